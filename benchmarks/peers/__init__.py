@@ -1,0 +1,1 @@
+"""Competitors of the decode kernel, each behind the same small adapter (see adapter.py)."""

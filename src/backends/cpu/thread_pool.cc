@@ -1,0 +1,147 @@
+#include "backends/cpu/thread_pool.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <exception>
+#include <list>
+#include <mutex>
+#include <thread>
+
+namespace foscar::cpu {
+namespace {
+
+// One call of run_pieces(), on the caller's stack. Lives until every piece is done and no worker
+// holds it.
+struct Job {
+  const PieceFunction* function;
+  std::int64_t num_pieces;
+  int helpers_wanted;  // workers that may still join; guarded by the pool's mutex
+  int helpers = 0;     // workers inside; guarded by the pool's mutex
+  std::atomic<std::int64_t> next{0};
+  std::exception_ptr error;  // guarded by the pool's mutex
+};
+
+class Pool {
+ public:
+  void run(Job& job) {
+    std::unique_lock lock(mutex_);
+    while (num_workers_ < job.helpers_wanted) {
+      std::thread([this] { work(); }).detach();
+      ++num_workers_;
+    }
+    const auto place = jobs_.insert(jobs_.end(), &job);
+    generation_.fetch_add(1, std::memory_order_release);
+    lock.unlock();
+    wake_.notify_all();
+    take_pieces(job);
+    lock.lock();
+    jobs_.erase(place);
+    done_.wait(lock, [&job] { return job.helpers == 0; });
+    if (job.error) std::rethrow_exception(job.error);
+  }
+
+ private:
+  void take_pieces(Job& job) {
+    try {
+      for (std::int64_t i; (i = job.next.fetch_add(1, std::memory_order_relaxed)) < job.num_pieces;)
+        (*job.function)(i);
+    } catch (...) {
+      job.next.store(job.num_pieces, std::memory_order_relaxed);
+      const std::lock_guard guard(mutex_);
+      if (!job.error) job.error = std::current_exception();
+    }
+  }
+
+  Job* find_job() {
+    for (Job* job : jobs_) {
+      if (job->helpers_wanted > 0 && job->next.load(std::memory_order_relaxed) < job->num_pieces)
+        return job;
+    }
+    return nullptr;
+  }
+
+  void work() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      Job* job = find_job();
+      if (job == nullptr) {
+        const std::uint64_t seen = generation_.load(std::memory_order_relaxed);
+        lock.unlock();
+        linger(seen);
+        lock.lock();
+        wake_.wait(lock,
+                   [this, seen] { return generation_.load(std::memory_order_relaxed) != seen; });
+        continue;
+      }
+      --job->helpers_wanted;
+      ++job->helpers;
+      lock.unlock();
+      take_pieces(*job);
+      lock.lock();
+      if (--job->helpers == 0) done_.notify_all();
+    }
+  }
+
+  // Decode calls of one model step follow each other within microseconds; sleeping and waking would
+  // cost more.
+  void linger(std::uint64_t seen) const {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(20);
+    while (generation_.load(std::memory_order_acquire) == seen &&
+           std::chrono::steady_clock::now() < until) {
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::condition_variable done_;
+  std::list<Job*> jobs_;
+  std::atomic<std::uint64_t> generation_{0};
+  int num_workers_ = 0;
+};
+
+// Never destroyed: workers are parked in it when the process ends. A forked child forgets its
+// parent's pool, whose threads do not exist there and whose mutex may be held by one of them.
+std::atomic<Pool*> current_pool{nullptr};
+
+Pool& pool() {
+  static const bool registered =
+      pthread_atfork(nullptr, nullptr, [] { current_pool.store(nullptr); }) == 0;
+  static_cast<void>(registered);
+  Pool* existing = current_pool.load(std::memory_order_acquire);
+  if (existing != nullptr) return *existing;
+  Pool* created = new Pool;
+  if (current_pool.compare_exchange_strong(existing, created)) return *created;
+  delete created;  // another thread was first; this one has no workers yet
+  return *existing;
+}
+
+}  // namespace
+
+int num_threads() {
+  cpu_set_t set;
+  int count = sched_getaffinity(0, sizeof set, &set) == 0
+                  ? CPU_COUNT(&set)
+                  : static_cast<int>(std::thread::hardware_concurrency());
+  const char* limit = std::getenv("FOSCAR_NUM_THREADS");
+  if (limit != nullptr && std::atoi(limit) > 0) count = std::min(count, std::atoi(limit));
+  return std::max(count, 1);
+}
+
+void run_pieces(std::int64_t num_pieces, const PieceFunction& function) {
+  const auto helpers = static_cast<int>(std::min<std::int64_t>(num_threads(), num_pieces)) - 1;
+  if (helpers <= 0) {
+    for (std::int64_t i = 0; i < num_pieces; ++i) function(i);
+    return;
+  }
+  Job job{
+      .function = &function, .num_pieces = num_pieces, .helpers_wanted = helpers, .error = nullptr};
+  pool().run(job);
+}
+
+}  // namespace foscar::cpu
