@@ -186,12 +186,13 @@ PageTableView table_view(const PageTable& table, int page_size) {
             page_size,
             table.kv_indices.shape[0]};
   }
-  return {nullptr,
-          ints(table.block_table),
-          ints(table.kv_len),
-          used_stride(table.block_table, 0),
-          page_size,
-          table.block_table.shape[0] * used_stride(table.block_table, 0)};
+  // Up to the last entry of the last row: what lies behind it need not exist.
+  const std::int64_t batch_size = table.block_table.shape[0];
+  const std::int64_t row_stride = used_stride(table.block_table, 0);
+  const std::int64_t num_entries =
+      batch_size == 0 ? 0 : (batch_size - 1) * row_stride + table.block_table.shape[1];
+  return {nullptr,    ints(table.block_table), ints(table.kv_len),
+          row_stride, page_size,               num_entries};
 }
 
 }  // namespace foscar

@@ -51,7 +51,9 @@ std::int64_t decode_workspace_bytes(int max_batch_size, int qo_len, int num_qo_h
                                     int num_kv_heads, int head_dim, Device device) {
   const DecodeShape shape =
       check_workspace_query(max_batch_size, qo_len, num_qo_heads, num_kv_heads, head_dim);
-  return find_backend(device.type, {}).decode_workspace_bytes(shape, device.index);
+  if (device.type == DeviceType::kCpu) return 0;
+  // Whatever FOSCAR_FORCE_BACKEND says: the call may name its backend.
+  return best_backend(device.type).decode_workspace_bytes(shape, device.index);
 }
 
 void merge_states(const Tensor& v, const Tensor& lse, const Tensor& o, const Tensor& lse_out,

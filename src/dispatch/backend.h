@@ -152,6 +152,8 @@ std::span<const Backend> cuda_backends();
 
 // Every table, in the order of list_backends().
 std::span<const Backend* const> all_backends();
+// The first available backend of `device`, whatever the environment says; throws Error{kUnsupported} if there is none.
+const Backend& best_backend(DeviceType device);
 // The backend of resolve_backend().
 const Backend& find_backend(DeviceType device, std::string_view requested);
 

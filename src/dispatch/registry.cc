@@ -18,7 +18,9 @@ std::string known_names() {
   return names + ", cpu (the best cpu-* of this machine)";
 }
 
-// The first available backend of `device`, tables being sorted best first.
+}  // namespace
+
+// Tables are sorted best first.
 const Backend& best_backend(DeviceType device) {
   std::string reasons;
   for (const Backend* backend : all_backends()) {
@@ -30,8 +32,6 @@ const Backend& best_backend(DeviceType device) {
   throw Error(ErrorKind::kUnsupported, "backend: no backend for " + std::string(device_name(device)) +
                                            " tensors is available" + reasons);
 }
-
-}  // namespace
 
 std::span<const Backend* const> all_backends() {
   static const std::vector<const Backend*> backends = [] {

@@ -1,5 +1,6 @@
 #include "io/safetensors_writer.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -41,6 +42,12 @@ std::string header_text(std::span<const NamedTensor> tensors,
 class PartialFile {
  public:
   explicit PartialFile(const std::string& path) : path_(path), partial_(path + ".partial") {
+    // The file takes the name's place; a device or a pipe of that name must not be lost to it.
+    struct stat status {};
+    if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+      reject_file(path, "file", S_ISDIR(status.st_mode) ? "a directory" : "no regular file",
+                  "a place that can be written");
+    }
     file_ = std::fopen(partial_.c_str(), "wb");
     if (file_ == nullptr) fail();
   }

@@ -51,7 +51,7 @@ std::vector<std::string> format_names() {
 
 const char* device_text(DeviceType device) { return device == DeviceType::kCpu ? "cpu" : "cuda"; }
 
-void print_json(const std::vector<BackendInfo>& backends) {
+void print_json(const std::vector<BackendInfo>& backends, const std::string& default_backend) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const BackendInfo& info : backends) {
     list.push_back({{"name", info.name},
@@ -63,7 +63,7 @@ void print_json(const std::vector<BackendInfo>& backends) {
                                       {"cpu_threads", std::thread::hardware_concurrency()},
                                       {"cpu_features", cpu_features()},
                                       {"backends", list},
-                                      {"default_cpu_backend", resolve_backend(DeviceType::kCpu)},
+                                      {"default_cpu_backend", default_backend},
                                       {"formats", format_names()},
                                       {"head_dims", kSupportedHeadDims},
                                       {"max_page_size", kMaxPageSize}};
@@ -74,8 +74,9 @@ void print_json(const std::vector<BackendInfo>& backends) {
 
 int info_command(const InfoOptions& options) {
   const std::vector<BackendInfo> backends = list_backends();
+  const std::string default_backend = resolve_backend(DeviceType::kCpu);
   if (options.json) {
-    print_json(backends);
+    print_json(backends, default_backend);
     return kExitOk;
   }
   fmt::print("foscar {}\n", FOSCAR_VERSION);
@@ -89,7 +90,7 @@ int info_command(const InfoOptions& options) {
                device_text(info.device), info.description);
   }
   if (!any_cuda) fmt::print("  - {:<14}{:<6}not compiled into this build\n", "cuda", "cuda");
-  fmt::print("  chosen for CPU tensors: {}\n", resolve_backend(DeviceType::kCpu));
+  fmt::print("  chosen for CPU tensors: {}\n", default_backend);
   fmt::print("formats    k<bits>v<bits>-token-g<group>-<parameters>: bits 2, 4; groups of");
   for (const int group : kSupportedTokenGroupSizes) fmt::print(" {}", group);
   fmt::print(" up to head_dim; parameters f32, f16, bf16\nhead_dim  ");

@@ -47,7 +47,7 @@ struct PageTableView {
   const std::int32_t* lens;    // kv_last_page_len or kv_len [batch_size]
   std::int64_t row_stride;     // elements between rows of the block table
   int page_size;               // tokens
-  std::int64_t num_entries;    // of `pages`, over all requests: what may be prefetched
+  std::int64_t num_entries;    // from `pages` to the last request's last entry: what may be prefetched
 
   // Tokens of request b.
   FOSCAR_HD int kv_len(int b) const {

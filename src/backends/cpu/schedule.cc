@@ -170,10 +170,12 @@ void run_dequantize(const Kernels& kernels, const DequantizeArgs& args) {
 void run_merge_states(const MergeArgs& args) {
   const std::int64_t num_rows = args.num_rows * args.num_heads;
   constexpr std::int64_t kRowsPerPiece = 64;
+  const auto head_dim = static_cast<std::size_t>(args.head_dim);  // any: no cache is involved
   parallel_for((num_rows + kRowsPerPiece - 1) / kRowsPerPiece, [&](std::int64_t piece) {
     const std::int64_t end = std::min(num_rows, (piece + 1) * kRowsPerPiece);
+    const auto o = std::make_unique<double[]>(head_dim);
     for (std::int64_t row = piece * kRowsPerPiece; row < end; ++row) {
-      double o[kMaxHeadDim] = {};
+      std::fill_n(o.get(), head_dim, 0.0);
       SoftmaxState<double> state;
       for (int s = 0; s < args.num_states; ++s) {
         const std::int64_t index = s * num_rows + row;

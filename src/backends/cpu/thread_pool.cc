@@ -5,13 +5,19 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
 #include <exception>
 #include <list>
 #include <mutex>
+#include <string>
+#include <string_view>
+#include <system_error>
 #include <thread>
+
+#include "foscar/error.h"
 
 namespace foscar::cpu {
 namespace {
@@ -31,9 +37,12 @@ class Pool {
  public:
   void run(Job& job) {
     std::unique_lock lock(mutex_);
-    while (num_workers_ < job.helpers_wanted) {
-      std::thread([this] { work(); }).detach();
-      ++num_workers_;
+    try {
+      for (; num_workers_ < job.helpers_wanted; ++num_workers_) {
+        std::thread([this] { work(); }).detach();
+      }
+    } catch (const std::system_error&) {
+      // The system grants no more threads. Those that there are do the same work.
     }
     const auto place = jobs_.insert(jobs_.end(), &job);
     generation_.fetch_add(1, std::memory_order_release);
@@ -121,6 +130,21 @@ Pool& pool() {
   return *existing;
 }
 
+// FOSCAR_NUM_THREADS; `count` where it is not set or empty.
+int thread_limit(int count) {
+  const char* const value = std::getenv("FOSCAR_NUM_THREADS");
+  if (value == nullptr || *value == '\0') return count;
+  const std::string_view text(value);
+  int limit = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), limit);
+  if (error != std::errc{} || end != text.data() + text.size() || limit < 1) {
+    throw Error(ErrorKind::kInvalidArgument, "FOSCAR_NUM_THREADS: got '" +
+                                                 std::string(text.substr(0, 40)) +
+                                                 "', allowed a whole number from 1 to 2147483647");
+  }
+  return limit;
+}
+
 }  // namespace
 
 int num_threads() {
@@ -128,9 +152,8 @@ int num_threads() {
   int count = sched_getaffinity(0, sizeof set, &set) == 0
                   ? CPU_COUNT(&set)
                   : static_cast<int>(std::thread::hardware_concurrency());
-  const char* limit = std::getenv("FOSCAR_NUM_THREADS");
-  if (limit != nullptr && std::atoi(limit) > 0) count = std::min(count, std::atoi(limit));
-  return std::max(count, 1);
+  count = std::max(count, 1);
+  return std::min(count, thread_limit(count));
 }
 
 void run_pieces(std::int64_t num_pieces, const PieceFunction& function) {

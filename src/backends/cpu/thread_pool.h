@@ -15,7 +15,8 @@
 
 namespace foscar::cpu {
 
-// Threads that a call from this thread would use, the caller included; at least 1.
+// Threads that a call from this thread would use, the caller included; at least 1. Throws
+// Error{kInvalidArgument} for a FOSCAR_NUM_THREADS that is no positive number.
 int num_threads();
 
 // Non-owning reference to a callable void(std::int64_t piece).

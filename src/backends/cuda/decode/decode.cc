@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "backends/cuda/launch.h"
@@ -188,6 +189,14 @@ void decode_tuned(const DecodeArgs& args, const DecodeTuning& tuning) {
   if (args.kv_chunk_size != 0) {
     throw Error(ErrorKind::kUnsupported, "kv_chunk_size: got " + std::to_string(args.kv_chunk_size) +
                                              ", the cuda backend supports 0 (schedule chosen on the device)");
+  }
+  // Steps are counted in 32 bits on the device; the tables bound them.
+  const std::int64_t table_tokens = args.table.num_entries * args.layout.page_size;
+  const std::int64_t line = (table_tokens / kStepTokens + 8LL * args.shape.batch_size) * num_rows(args.shape) *
+                            args.shape.num_kv_heads;
+  if (line > std::numeric_limits<std::int32_t>::max()) {
+    throw Error(ErrorKind::kUnsupported, "cache: the page table spans " + std::to_string(table_tokens) +
+                                             " tokens, too many for one call of the cuda backend with these heads");
   }
   require_aligned("q", args.q.data, 8);
   require_strides("q", args.q, 4);

@@ -199,6 +199,11 @@ __device__ inline void merge_row(const DecodeKernelArgs& args, const MergeJob& j
   }
 }
 
+// Whether a block whose share begins at `block_begin`, and that holds a part of the row, has it as its first.
+__device__ inline bool begins_share(const Piece& row, int block_begin) {
+  return block_begin >= row.line_begin - kRowOverhead;
+}
+
 // The block's own merges, one job per row of which its teams hold pieces. Called by the first warp: lane i looks at piece
 // i % 2 of team i / 2.
 __device__ inline void plan_block_jobs(const DecodeKernelArgs& args, int num_teams, int team_floats, MergeState& state) {
@@ -222,7 +227,7 @@ __device__ inline void plan_block_jobs(const DecodeKernelArgs& args, int num_tea
   if (last_team > team) piece.end = state.pieces[last_team][0].end;
   float* target = nullptr;
   if (!piece.complete()) {
-    const int slot = piece.line_begin + piece.begin == state.block_begin ? 0 : 1;
+    const int slot = begins_share(piece, state.block_begin) ? 0 : 1;
     target = args.partials + static_cast<std::int64_t>(2 * blockIdx.x + slot) * team_floats;
     state.shared_rows[slot] = piece;
   }
@@ -244,7 +249,7 @@ __device__ inline bool arrive_last(const DecodeKernelArgs& args, int team_floats
   if (!last) return false;
   args.arrivals[piece.row] = 0;
   __threadfence();
-  const int first_slot = state.blocks.begin(first_block) == piece.line_begin ? 0 : 1;
+  const int first_slot = begins_share(piece, state.blocks.begin(first_block)) ? 0 : 1;
   const float* first = args.partials + static_cast<std::int64_t>(2 * first_block + first_slot) * team_floats;
   const float* second = args.partials + static_cast<std::int64_t>(2 * first_block + 2) * team_floats;
   job = {piece, first, second, nullptr, 2 * team_floats, last_block - first_block + 1, nullptr};

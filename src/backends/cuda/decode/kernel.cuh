@@ -87,13 +87,18 @@ __device__ inline void decode_block(const DecodeKernelArgs& args) {
 
   const TeamShare share(args, num_heads, team, num_teams);
   if (lane == 0) {
-    ring.line_end = share.begin + share.num_steps;
+    ring.line_end = share.end;
     merge.blocks = share.blocks;
     merge.block_begin = share.block_begin;
   }
+  __syncwarp();
   const FragmentOffsets fragments(args.stage);
   const ParamReader<C> params(args);
-  PageStream stream(args, ring, stages, share.start, issues ? share.num_steps : 0);
+  PageStream stream(ring, stages);
+  if (issues && !share.empty) stream.open(args, share.start);
+  const auto fill_stages = [&] {
+    for (int i = 0; i < args.num_stages && !stream.ended; ++i) stream.issue(args, num_heads);
+  };
   write_empty_requests<C>(args);
 
   Math math;
@@ -104,16 +109,17 @@ __device__ inline void decode_block(const DecodeKernelArgs& args) {
   float* const team_partial = partials + team * team_floats;
   float* const partial = team_partial + team_warp * (C::kPartialBytes / 4);
   bool first_of_share = true;
-  for (int remaining = share.num_steps; remaining > 0;) {
+  for (bool more = !share.empty; more;) {
     // One row, as far as the share goes.
     const int kv_head = at.head / args.row_blocks;
     const int first_row = (at.head - kv_head * args.row_blocks) * (args.team_warps * C::kRowsPerWarp) +
                           team_warp * C::kRowsPerWarp;
+    // Where much is to come, the first query goes ahead of the pages: behind all that the SMs request at once it would
+    // wait for microseconds. Where little is, the pages may go first and arrive meanwhile.
+    const bool little = ring.line_end - at.line - at.step <= args.num_stages;
+    if (first_of_share && little) fill_stages();
     math.begin_row(args, at.request, kv_head, first_row, partial);
-    if (first_of_share) {
-      // Only now: behind the pages the query would wait for all that the SMs request at once, which is microseconds.
-      for (int i = 0; i < args.num_stages && stream.remaining > 0; ++i) stream.issue(args, num_heads);
-    }
+    if (first_of_share && !little) fill_stages();
     int visible[C::kColumnTiles];  // keys that the lane's row of each column tile sees
 #pragma unroll
     for (int n = 0; n < C::kColumnTiles; ++n) {
@@ -123,7 +129,7 @@ __device__ inline void decode_block(const DecodeKernelArgs& args) {
       visible[n] = at.kv_len - max(args.hidden_tokens - token, 0);
     }
     const int masked_from = at.kv_len - args.hidden_tokens;
-    const int end_step = min(at.num_steps, at.step + remaining);
+    const int end_step = at.end_step(ring.line_end);
     const int end_token = min(end_step * kStepTokens, at.kv_len);
 
     // The loop runs once more than there are halves: the last time only to settle.
@@ -153,21 +159,20 @@ __device__ inline void decode_block(const DecodeKernelArgs& args) {
       second_half = !second_half && token + kHalfTokens < end_token;
       if (second_half) continue;
       if (args.team_warps > 1 && lane == 0) ptx::mbarrier_arrive(empty + stage * 8);
-      if (stream.remaining > 0) {
+      if (!stream.ended) {
         if (args.team_warps > 1) ptx::mbarrier_wait(empty + stage * 8, parity);
         stream.issue(args, num_heads);
       }
       if (++stage == args.num_stages) stage = 0, parity ^= 1;
     }
 
-    const Piece piece{at.request * num_heads + at.head, at.request,   at.head, at.step, end_step, at.num_steps,
-                      ring.line_end - remaining - at.step};
-    remaining -= end_step - at.step;
+    const Piece piece{at.request * num_heads + at.head, at.request, at.head, at.step, end_step, at.num_steps, at.line};
+    more = at.row_follows(ring.line_end);
     if (piece.complete()) {
       store_finished<C>(args, partial, at.request, kv_head, first_row);
     } else {
       const float* place = team_partial;
-      if (remaining > 0) {
+      if (more) {
         // The team's first row, begun by another: it makes room for the rows that follow.
         float* spilled = first_row_partials(args, team_floats, num_teams) + team * team_floats;
         copy_partial<C>(partial, spilled + team_warp * (C::kPartialBytes / 4));
@@ -178,7 +183,7 @@ __device__ inline void decode_block(const DecodeKernelArgs& args) {
     }
     __syncwarp();
     first_of_share = false;
-    if (remaining > 0) at.next_row(args, num_heads);
+    if (more) at.next_row(args, num_heads);
   }
   merge_pieces<C>(args, num_teams, merge);
 }

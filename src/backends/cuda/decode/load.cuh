@@ -27,17 +27,20 @@ struct TeamRing {
 struct PageStream {
   TeamRing& shared;
   std::uint32_t stages;  // shared address of the ring's stages
-  int remaining;         // steps still to issue
+  bool ended = true;     // no step is left to issue
   int next_stage = 0;
   int step;              // of the row: the next to issue
-  int num_steps;         // of the row
+  int end_step;          // of the row, as far as the share goes
   int kv_len;
   std::int32_t page_a;   // this lane's page of the next step
   std::int32_t page_b;   // and the one 32 further on, for pages of one token
 
-  __device__ PageStream(const DecodeKernelArgs& args, TeamRing& team, std::uint32_t ring, const Cursor& start, int num)
-      : shared(team), stages(ring), remaining(num) {
-    if (remaining > 0) enter_row(args, start);
+  __device__ PageStream(TeamRing& team, std::uint32_t ring) : shared(team), stages(ring) {}
+
+  // From `start` to the end of the team's share, shared.line_end.
+  __device__ void open(const DecodeKernelArgs& args, const Cursor& start) {
+    ended = false;
+    enter_row(args, start);
   }
 
   // Fills the next stage with the next step.
@@ -50,15 +53,16 @@ struct PageStream {
       copy_page_part(args, stage, barrier);
     }
     next_stage = next_stage + 1 == args.num_stages ? 0 : next_stage + 1;
-    if (--remaining == 0) return;
-    if (++step < num_steps) {
+    if (++step < end_step) {
       load_page_ids(args);
-    } else {
-      Cursor cursor = shared.cursor;
-      cursor.next_row(args, num_heads);
-      __syncwarp();
-      enter_row(args, cursor);
+      return;
     }
+    Cursor cursor = shared.cursor;
+    ended = !cursor.row_follows(shared.line_end);
+    if (ended) return;
+    cursor.next_row(args, num_heads);
+    __syncwarp();
+    enter_row(args, cursor);
   }
 
  private:
@@ -66,7 +70,7 @@ struct PageStream {
 
   __device__ void enter_row(const DecodeKernelArgs& args, const Cursor& cursor) {
     step = cursor.step;
-    num_steps = cursor.num_steps;
+    end_step = cursor.end_step(shared.line_end);
     kv_len = cursor.kv_len;
     if (lane() == 0) {
       shared.cursor = cursor;
