@@ -2,7 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <chrono>
+#include <cstdio>
 #include <ctime>
 #include <fstream>
 
@@ -10,7 +14,26 @@
 
 namespace foscar::tool {
 
+namespace {
+
+// Hours of measurements must not end at a file that cannot be written, nor replace a good one by
+// half a new one.
+std::string partial_path(const BenchOptions& options) { return options.output + ".partial"; }
+
+[[noreturn]] void reject_output(const BenchOptions& options) {
+  throw Error(ErrorKind::kFile, options.output + ": cannot be written");
+}
+
+}  // namespace
+
 nlohmann::ordered_json start_report(BenchDevice& device, const BenchOptions& options) {
+  if (!options.output.empty()) {
+    struct stat status {};
+    const bool exists = ::stat(options.output.c_str(), &status) == 0;
+    if ((exists && !S_ISREG(status.st_mode)) || !std::ofstream(partial_path(options)))
+      reject_output(options);
+    ::unlink(partial_path(options).c_str());
+  }
   const DeviceDescription description = device.describe();
   const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
   char date[32];
@@ -24,16 +47,24 @@ nlohmann::ordered_json start_report(BenchDevice& device, const BenchOptions& opt
           {"command", options.command}};
 }
 
+std::string json_text(const nlohmann::ordered_json& json, int indent) {
+  return json.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
 void write_report(const nlohmann::ordered_json& report, const BenchOptions& options) {
-  const std::string text = report.dump(2) + "\n";
+  const std::string text = json_text(report, 2) + "\n";
   if (options.output.empty()) {
     fmt::print("{}", text);
     return;
   }
-  std::ofstream file(options.output);
+  const std::string partial = partial_path(options);
+  std::ofstream file(partial);
   file << text;
   file.close();
-  if (!file) throw Error(ErrorKind::kFile, options.output + ": cannot be written");
+  if (!file || std::rename(partial.c_str(), options.output.c_str()) != 0) {
+    ::unlink(partial.c_str());
+    reject_output(options);
+  }
 }
 
 }  // namespace foscar::tool

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "choose_backend.h"
 #include "commands.h"
@@ -23,12 +24,15 @@ struct Measurement {
   double rel_error_vs_dequantized;  // kernel error: against attention over scale * code + offset
   double rel_error_vs_unquantized;  // quantization error: against attention over the input
   double decode_us;
-  double bf16_us;
+  std::optional<double> bf16_us;  // empty where the backend decodes low-bit pages only
 
   double compression() const {
     return static_cast<double>(kv_bytes_bf16) / static_cast<double>(kv_bytes);
   }
-  double speedup() const { return bf16_us / decode_us; }
+  std::optional<double> speedup() const {
+    if (!bf16_us) return {};
+    return *bf16_us / decode_us;
+  }
 };
 
 double median(std::vector<double> values) {
@@ -38,15 +42,16 @@ double median(std::vector<double> values) {
 }
 
 // Medians of both decodes, timed in turns, so that a change of the machine's state hits both.
-std::pair<double, double> time_in_turns(DecodeJob& job) {
+std::pair<double, std::optional<double>> time_in_turns(DecodeJob& job) {
   constexpr std::size_t kMinRounds = 7;
   constexpr std::size_t kMaxRounds = 300;
   constexpr double kBudgetUs = 1.5e6;
   const auto low_bit = [&job] { job.decode(); };
   const auto bf16 = [&job] { job.decode_bf16(); };
+  bool has_bf16 = true;
   for (int i = 0; i < 2; ++i) {  // touches every page and wakes the threads
     low_bit();
-    bf16();
+    has_bf16 = job.try_decode_bf16();
   }
   std::vector<double> low_bit_us;
   std::vector<double> bf16_us;
@@ -54,9 +59,12 @@ std::pair<double, double> time_in_turns(DecodeJob& job) {
   while (low_bit_us.size() < kMinRounds ||
          (total_us < kBudgetUs && low_bit_us.size() < kMaxRounds)) {
     low_bit_us.push_back(job.arena().time_us(low_bit));
+    total_us += low_bit_us.back();
+    if (!has_bf16) continue;
     bf16_us.push_back(job.arena().time_us(bf16));
-    total_us += low_bit_us.back() + bf16_us.back();
+    total_us += bf16_us.back();
   }
+  if (!has_bf16) return {median(std::move(low_bit_us)), {}};
   return {median(std::move(low_bit_us)), median(std::move(bf16_us))};
 }
 
@@ -73,6 +81,9 @@ Measurement measure(DecodeJob& job, const KvInput& input) {
 }
 
 void print_json(const KvInput& input, const JobSetup& setup, const Measurement& m) {
+  const auto or_null = [](std::optional<double> value) {
+    return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
+  };
   const nlohmann::ordered_json report{{"backend", setup.backend},
                                       {"format", setup.format.name()},
                                       {"batch_size", input.batch_size()},
@@ -87,8 +98,8 @@ void print_json(const KvInput& input, const JobSetup& setup, const Measurement& 
                                       {"rel_error_vs_dequantized", m.rel_error_vs_dequantized},
                                       {"rel_error_vs_unquantized", m.rel_error_vs_unquantized},
                                       {"decode_us", m.decode_us},
-                                      {"bf16_us", m.bf16_us},
-                                      {"speedup", m.speedup()}};
+                                      {"bf16_us", or_null(m.bf16_us)},
+                                      {"speedup", or_null(m.speedup())}};
   fmt::print("{}\n", report.dump(2));
 }
 
@@ -104,8 +115,8 @@ void print_table(const KvInput& input, const JobSetup& setup, const Measurement&
   row("", "BF16", format, "");
   row("KV bytes", bytes_text(m.kv_bytes_bf16), bytes_text(m.kv_bytes),
       fmt::format("{:.2f}x smaller", m.compression()));
-  row("decode", time_text(m.bf16_us), time_text(m.decode_us),
-      fmt::format("{:.2f}x the speed", m.speedup()));
+  row("decode", m.bf16_us ? time_text(*m.bf16_us) : "not offered", time_text(m.decode_us),
+      m.bf16_us ? fmt::format("{:.2f}x the speed", *m.speedup()) : "");
   row("error of the kernel", "", error_text(m.rel_error_vs_dequantized),
       "against the dequantized cache");
   row("error of the format", "", error_text(m.rel_error_vs_unquantized),

@@ -53,6 +53,16 @@ DecodeJob::DecodeJob(const KvInput& input, const JobSetup& setup)
 void DecodeJob::decode() { foscar::decode(params_, context_); }
 void DecodeJob::decode_bf16() { foscar::decode_dense(dense_params_, dense_, context_); }
 
+bool DecodeJob::try_decode_bf16() {
+  try {
+    decode_bf16();
+    return true;
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kUnsupported) throw;
+    return false;
+  }
+}
+
 DecodeOutput DecodeJob::output() {
   return {arena_->download(params_.o), arena_->download(params_.lse)};
 }

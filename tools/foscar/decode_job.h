@@ -43,6 +43,8 @@ class DecodeJob {
 
   void decode();
   void decode_bf16();
+  // The same, or false where the backend decodes low-bit pages only.
+  bool try_decode_bf16();
   DeviceArena& arena() { return *arena_; }
 
   // Results of the last call.
