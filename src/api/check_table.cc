@@ -191,8 +191,7 @@ PageTableView table_view(const PageTable& table, int page_size) {
   const std::int64_t row_stride = used_stride(table.block_table, 0);
   const std::int64_t num_entries =
       batch_size == 0 ? 0 : (batch_size - 1) * row_stride + table.block_table.shape[1];
-  return {nullptr,    ints(table.block_table), ints(table.kv_len),
-          row_stride, page_size,               num_entries};
+  return {nullptr, ints(table.block_table), ints(table.kv_len), row_stride, page_size, num_entries};
 }
 
 }  // namespace foscar

@@ -42,10 +42,17 @@ void require_given(std::string_view name, const Tensor& t) {
     reject(ErrorKind::kInvalidArgument, name, std::to_string(t.ndim) + " dimensions",
            "0 to " + std::to_string(Tensor::kMaxDims));
   }
+  std::int64_t elements = 1;
+  bool fits = true;
   for (int i = 0; i < t.ndim; ++i) {
     if (t.shape[at(i)] < 0) {
       reject(ErrorKind::kInvalidArgument, name, "shape " + shape_text(t), "no negative extent");
     }
+    fits = fits && !__builtin_mul_overflow(elements, t.shape[at(i)], &elements);
+  }
+  if (!fits) {
+    reject(ErrorKind::kInvalidArgument, name, "shape " + shape_text(t),
+           "fewer than 2^63 elements in all");
   }
 }
 

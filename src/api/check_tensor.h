@@ -23,7 +23,8 @@ std::string device_text(Device device);
 // "[2, 8, 128]".
 std::string shape_text(const Tensor& t);
 
-// Given at all, with a rank that the view can hold and no negative extent.
+// Given at all, with a rank that the view can hold, no negative extent, and elements that an int64
+// can count.
 void require_given(std::string_view name, const Tensor& t);
 // On `device`, which is that of `reference`.
 void require_device(std::string_view name, const Tensor& t, Device device,

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "io/file_error.h"
+#include "io/machine_memory.h"
 
 namespace foscar::io {
 namespace {
@@ -101,7 +102,7 @@ const TensorInfo& SafetensorsReader::get(const std::string& name,
 }
 
 std::vector<std::uint8_t> SafetensorsReader::read(const TensorInfo& info) const {
-  const std::int64_t memory = std::int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
+  const std::int64_t memory = machine_memory_bytes();
   if (info.bytes > memory) {
     reject_file(path_, tensor_part(info.name), std::to_string(info.bytes) + " bytes",
                 "at most this machine's memory, " + std::to_string(memory) + " bytes");

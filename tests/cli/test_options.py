@@ -1,5 +1,9 @@
 """Options, `info` and `selftest`."""
 
+import json
+import os
+import subprocess
+
 import pytest
 
 
@@ -42,6 +46,53 @@ def test_unknown_backends(foscar, sample):
     assert "'abacus'" in foscar.refuses("run", "--input", sample, "--backend", "abacus")
     line = foscar.refuses("run", "--input", sample, env={"FOSCAR_FORCE_BACKEND": "abacus"})
     assert "FOSCAR_FORCE_BACKEND" in line and "'abacus'" in line
+
+
+def test_info_says_nothing_before_an_error(foscar):
+    for args in (["info"], ["info", "--json"]):
+        line = foscar.refuses(*args, env={"FOSCAR_FORCE_BACKEND": "abacus"})
+        assert "FOSCAR_FORCE_BACKEND" in line and "'abacus'" in line
+
+
+@pytest.mark.parametrize("threads", ["abc", "0", "-3", "3x", "1e9", "99999999999999999999"])
+def test_thread_counts_that_do_not_exist(foscar, sample, threads):
+    env = {"FOSCAR_NUM_THREADS": threads}
+    line = foscar.refuses("run", "--input", sample, "--backend", "cpu-scalar", env=env)
+    assert line.startswith(f"foscar: FOSCAR_NUM_THREADS: got '{threads}'")
+
+
+def test_inputs_that_cannot_fit_this_machine(foscar):
+    assert "--synthetic" in foscar.refuses("run", "--synthetic", "4096x16777216x1/1x1")
+    line = foscar.refuses(
+        "run", "--synthetic", "16384x1x1/1x64", "--extend-to", 1 << 24, "--backend", "cpu-scalar"
+    )
+    assert line.startswith("foscar: --extend-to:") and "memory" in line
+
+
+def test_output_must_be_a_plain_file(foscar, sample, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    bench = ["bench", "decode", "--backend", "cpu-scalar", "--batch-size", "1", "--kv-len", "64"]
+    for args in (["run", "--input", sample], ["quantize", "--input", sample], bench):
+        for path in (pipe, tmp_path, tmp_path / "absent" / "x"):
+            assert str(path) in foscar.refuses(*args, "--output", path)
+    assert pipe.is_fifo()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["pipe", "sample.safetensors"]
+
+
+def test_full_standard_output(foscar):
+    with open("/dev/full", "w") as full:
+        result = subprocess.run([foscar.path, "info"], stdout=full, stderr=subprocess.PIPE)
+    assert result.returncode == 1
+    assert result.stderr.startswith(b"foscar: standard output: ")
+
+
+def test_a_bench_report_survives_any_command_line(foscar):
+    result = foscar(
+        *["bench", "decode", "--backend", "cpu-scalar", "--batch-size", "1", "--kv-len", "64"],
+        *["--repeats", "1", "--commit", "\udcff"],
+    )
+    assert result.returncode == 0 and json.loads(result.stdout)["commit"] == "\ufffd"
 
 
 def test_help_and_version(foscar):

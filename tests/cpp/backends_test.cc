@@ -121,6 +121,9 @@ TEST(BackendCases, H90_SupportedTellsTheTruth) {
 TEST(Backends, CpuNeedsNoWorkspace) {
   EXPECT_EQ(decode_workspace_bytes(0, 1, 8, 2, 128, {}), 0);
   EXPECT_EQ(decode_workspace_bytes(1 << 20, 8, 128, 8, 256, {}), 0);
+  // The call may name its backend, so the variable has no say here.
+  const Forced forced("no-such-thing");
+  EXPECT_EQ(decode_workspace_bytes(1, 1, 8, 2, 128, {}), 0);
 }
 
 }  // namespace

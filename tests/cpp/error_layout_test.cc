@@ -1,6 +1,8 @@
 // Bad arguments of decode, second part: ranks, strides, alignment. One row per mistake.
 #include <gtest/gtest.h>
 
+#include <cstdint>
+
 #include "spoiled_call.h"
 
 namespace foscar::test {
@@ -22,6 +24,12 @@ TEST(DecodeErrors, Layouts) {
        [](Call& c) { c.params.cache.pool.ndim = 2; },
        kValue,
        {"pool:", "[", "[num_pages, num_kv_heads, page_head_bytes]"}},
+      {"q of more elements than can be counted",
+       [](Call& c) {
+         c.params.q.shape = {INT64_MAX, 2, 128};
+       },
+       kValue,
+       {"q:", "9223372036854775807", "fewer than 2^63"}},
       {"H44 q not contiguous inside",
        [](Call& c) {
          c.params.q.strides = {1, 256, 2};

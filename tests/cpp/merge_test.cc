@@ -92,6 +92,20 @@ TEST_P(Cases, H03_ShapesOfTheCase) {
   for (float x : result.lse) EXPECT_EQ(x, -kInfinity);
 }
 
+// No cache is involved, so head_dim is free: odd, and beyond what any cache has.
+TEST_P(Cases, H03_AnyHeadDim) {
+  for (const int head_dim : {1, 257, 1024}) {
+    Merge m{2, 3, 2, head_dim, {}, std::vector<float>(2 * 3 * 2, 0.5f)};
+    const auto elements = static_cast<std::size_t>(3 * 2 * head_dim);
+    m.v.assign(elements, 1.0f);
+    m.v.insert(m.v.end(), elements, 3.0f);
+    const Result result = run_merge(backend(), m);
+    ASSERT_EQ(result.o.size(), elements);
+    for (float x : result.o) EXPECT_NEAR(x, 2.0, 2 * 4 * 0x1p-24) << head_dim;
+    for (float x : result.lse) EXPECT_NEAR(x, 0.5 + std::log(2.0), 8 * 0x1p-24);
+  }
+}
+
 TEST_P(Cases, H04_NaturalLogarithm) {
   Geometry g{.format = KvFormat::parse("k2v2-token-g64-f32"),
              .head_dim = 64,

@@ -47,12 +47,10 @@ nlohmann::ordered_json start_report(BenchDevice& device, const BenchOptions& opt
           {"command", options.command}};
 }
 
-std::string json_text(const nlohmann::ordered_json& json, int indent) {
-  return json.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
-}
-
 void write_report(const nlohmann::ordered_json& report, const BenchOptions& options) {
-  const std::string text = json_text(report, 2) + "\n";
+  // The command line need not be UTF-8.
+  constexpr auto kReplace = nlohmann::ordered_json::error_handler_t::replace;
+  const std::string text = report.dump(2, ' ', false, kReplace) + "\n";
   if (options.output.empty()) {
     fmt::print("{}", text);
     return;

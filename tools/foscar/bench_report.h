@@ -10,6 +10,7 @@
 namespace foscar::tool {
 
 // Device, driver, clocks, commit, date and command; the command adds its ceiling and its "records".
+// Throws Error{kFile} already here when options.output cannot be written.
 nlohmann::ordered_json start_report(BenchDevice& device, const BenchOptions& options);
 
 // To options.output, or to standard output. Throws Error{kFile}.

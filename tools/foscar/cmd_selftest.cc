@@ -4,8 +4,8 @@
 //
 // Per case: the pool must equal the reference's byte for byte; what the backend reads back must
 // equal what the reference reads back; both decodes (that of BF16 pages where it is offered) must
-// agree with double-precision attention over the rows that their cache holds. Requests are ragged, one is empty, and everything that must not
-// be read is poisoned.
+// agree with double-precision attention over the rows that their cache holds. Requests are ragged,
+// one is empty, and everything that must not be read is poisoned.
 #include <fmt/format.h>
 
 #include <algorithm>

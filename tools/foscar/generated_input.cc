@@ -4,12 +4,26 @@
 #include <random>
 
 #include "foscar/error.h"
+#include "io/machine_memory.h"
 #include "kv_input.h"
 
 namespace foscar::tool {
 namespace {
 
 constexpr std::uint32_t kSeed = 20260101;
+
+// Throws unless `elements` keys and values fit this machine. At its peak `foscar run` holds each of
+// them in BF16 rows and pages, in the copies that fill these, and in FP32 for the oracle.
+void require_memory(const std::string& option, const std::string& got, std::int64_t elements) {
+  constexpr std::int64_t kBytesPerElement = 24;
+  const std::int64_t memory = io::machine_memory_bytes();
+  if (elements <= memory / kBytesPerElement) return;
+  throw Error(ErrorKind::kInvalidArgument,
+              option + ": got '" + got + "', " + std::to_string(elements) +
+                  " keys and values, expected at most " +
+                  std::to_string(memory / kBytesPerElement) + " with this machine's memory of " +
+                  std::to_string(memory) + " bytes");
+}
 
 // Gaussian values around a mean per (head, channel); means are Gaussian too, `mean_sigma` wide.
 void fill_rows(HostTensor& tensor, float mean_sigma, std::mt19937& random) {
@@ -79,6 +93,8 @@ KvInput generate_kv_input(const std::string& shape) {
                     "', expected BATCHxLENxHQ/HKVxD with HQ a multiple of HKV and at "
                     "most 2^36 values, for example 1x32768x32/8x128");
   }
+  require_memory("--synthetic", shape.substr(0, 80),
+                 2 * elements + batch_size * num_qo_heads * head_dim);
   std::mt19937 random(kSeed);
   KvInput input;
   input.q = HostTensor::filled(DType::kBF16, {batch_size, num_qo_heads, head_dim});
@@ -97,6 +113,8 @@ KvInput extend_kv_input(const KvInput& input, std::int64_t kv_len) {
                                                  ", expected at least the input's " +
                                                  std::to_string(input.max_kv_len()) + " tokens");
   }
+  require_memory("--extend-to", std::to_string(kv_len),
+                 2 * (input.k.numel() / input.max_kv_len() * kv_len));
   std::mt19937 random(kSeed);
   KvInput result;
   result.q = input.q;

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <functional>
 #include <new>
 
@@ -97,7 +100,10 @@ int main(int argc, char** argv) {
     if (!command)
       return fail(kExitBadInput,
                   "a subcommand is required: run, quantize, inspect, info, selftest or bench");
-    return command();
+    const int code = command();
+    if (std::fflush(stdout) != 0)
+      return fail(kExitFailed, std::string("standard output: ") + std::strerror(errno));
+    return code;
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     return fail(kExitBadInput, error.what());

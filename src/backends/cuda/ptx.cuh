@@ -118,13 +118,6 @@ __device__ inline void mma_u8u8(std::int32_t (&c)[4], const OperandA& a, const s
       : "r"(a.a0), "r"(a.a1), "r"(a.a2), "r"(a.a3), "r"(b[0]), "r"(b[1]));
 }
 
-// c += A[16x16, FP16] * B[16x8, FP16] in FP32 (per-value ablation only).
-__device__ inline void mma_f16(float (&c)[4], const OperandA& a, std::uint32_t b0, std::uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-               : "r"(a.a0), "r"(a.a1), "r"(a.a2), "r"(a.a3), "r"(b0), "r"(b1));
-}
-
 // ---- arithmetic -------------------------------------------------------------------------------------------------
 
 // 2^x; relative error below 2^-22, 0 for -inf.

@@ -97,12 +97,9 @@ struct DecodeKernelArgs {
   // Page geometry, bytes where not said otherwise.
   int page_log2;  // log2(page_size)
   int page_head_bytes;
-  int k_codes_offset;
-  int v_codes_offset;
   int params_offset;
   int params_row_stride;
-  int k_params_offset;  // of K's first pair inside a parameter row
-  int v_params_offset;
+  int v_params_offset;  // of V's first pair inside a parameter row, which K's pairs begin
   DType param_dtype;
   int k_group_log2;  // log2 of a parameter group, in units of 32 channels
   int v_group_log2;

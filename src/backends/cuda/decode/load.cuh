@@ -3,8 +3,9 @@
 //
 // A stage holds one step (64 tokens). Pages of up to 64 tokens arrive as they are, one copy per page, one lane per
 // copy; from larger pages one copy per 16-byte chunk plane fetches the step's 64 tokens, so that the stage looks like
-// a page of 64. Either way token t of the step lies at token_offset(t) in each chunk plane, and eight consecutive
-// tokens never share a bank: a page of p tokens occupies an odd multiple of 16p bytes modulo 128 or 8 rows in a line.
+// a page of 64. Either way token t of the step lies at token_offset(t) in each chunk plane. In pages of 8 tokens and more the
+// eight rows of a matrix load are 128 contiguous bytes, free of bank conflicts; the odd strides of smaller pages (80, 144 ..
+// bytes per token) spread them just as well.
 #pragma once
 
 #include "backends/cuda/decode/config.cuh"
