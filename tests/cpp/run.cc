@@ -205,15 +205,16 @@ Result run_decode(const TestBackend& backend, const HostCache& cache, const std:
   // The cuda backend has no fixed splits yet: there the same problems run under its own schedule.
   params.kv_chunk_size = backend.is_cuda() ? 0 : options.kv_chunk_size;
 
-  const std::int64_t workspace_bytes =
-      backend.is_cuda() ? decode_workspace_bytes(g.batch_size(), g.qo_len, g.num_qo_heads,
-                                                 g.num_kv_heads, g.head_dim, device)
-                        : 0;
+  const bool own_workspace = backend.is_cuda() && options.workspace == nullptr;
+  const std::int64_t own_bytes =
+      own_workspace ? decode_workspace_bytes(g.batch_size(), g.qo_len, g.num_qo_heads,
+                                             g.num_kv_heads, g.head_dim, device)
+                    : 0;
   const Buffer workspace =
-      upload(place, std::vector<std::uint8_t>(static_cast<std::size_t>(workspace_bytes), 0));
-  decode(
-      params,
-      {.workspace = workspace.data(), .workspace_bytes = workspace_bytes, .backend = backend.name});
+      upload(place, std::vector<std::uint8_t>(static_cast<std::size_t>(own_bytes), 0));
+  decode(params, {.workspace = own_workspace ? workspace.data() : options.workspace,
+                  .workspace_bytes = own_workspace ? own_bytes : options.workspace_bytes,
+                  .backend = backend.name});
 
   // Compact the output; the padding must still be poison.
   const std::vector<float> o_padded = to_floats(o_buffer.download(), o_dtype);

@@ -26,6 +26,9 @@ struct RunOptions {
   std::int32_t table_filler = 0x7fffffff;
   int extra_columns = 2;        // of the block table, beyond the longest request
   std::int64_t odd_stride = 0;  // given to every dimension of extent 1 if not 0
+  // Instead of new zeros of the needed size; as other calls left it.
+  void* workspace = nullptr;
+  std::int64_t workspace_bytes = 0;
 };
 
 struct Result {

@@ -1,7 +1,8 @@
-// The workspace of CUDA backends: the size that the library asks for is enough, and nothing less is
-// accepted.
+// The workspace of CUDA backends: the size that the library asks for is enough, nothing less is
+// accepted, and one serves calls of all sizes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <tuple>
 
@@ -56,6 +57,40 @@ TEST_P(Cases, H67_WorkspaceOfTheNeededSize) {
   EXPECT_EQ(o_buffer.download(), poison) << "an error wrote to o";
   EXPECT_EQ(message(workspace.data(), needed), "");
   EXPECT_NE(o_buffer.download(), poison);
+}
+
+// Engines allocate one workspace, for their largest batch, and zero it once. No call may leave
+// anything in it that another call, of other sizes, takes for its counters.
+TEST_P(Cases, H67_OneWorkspaceForCallsOfAllSizes) {
+  if (!backend().is_cuda()) GTEST_SKIP() << "only CUDA backends use a workspace";
+  Place& place = *backend().place;
+  const auto problem = [](int batch_size, int kv_len, int qo_len) {
+    return Geometry{.num_qo_heads = 8,
+                    .num_kv_heads = 2,
+                    .qo_len = qo_len,
+                    .kv_lens = std::vector<int>(static_cast<std::size_t>(batch_size), kv_len)};
+  };
+  // Rows shared by many blocks, so that partial results and counters are in use; the last batch has
+  // more rows than the first has bytes of counters.
+  const std::vector<Geometry> problems{problem(1, 20000, 1), problem(40, 500, 1),
+                                       problem(3, 4000, 5), problem(200, 300, 1)};
+  std::int64_t bytes = 0;
+  for (const Geometry& g : problems) {
+    bytes = std::max(bytes, decode_workspace_bytes(g.batch_size(), g.qo_len, g.num_qo_heads,
+                                                   g.num_kv_heads, g.head_dim, place.device()));
+  }
+  const std::vector<std::uint8_t> zeros(static_cast<std::size_t>(bytes), 0);
+  const Buffer workspace(place, zeros.data(), zeros.size());
+  for (int round = 0; round < 2; ++round) {
+    for (const Geometry& g : problems) {
+      const HostCache cache = make_cache(g, gaussian_rows(1), gaussian_rows(2));
+      const std::vector<float> q = gaussian_q(g);
+      EXPECT_TRUE(same_bits(run_decode(backend(), cache, q),
+                            run_decode(backend(), cache, q,
+                                       {.workspace = workspace.data(), .workspace_bytes = bytes})))
+          << g.text() << ", round " << round;
+    }
+  }
 }
 
 }  // namespace

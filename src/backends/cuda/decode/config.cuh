@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "core/fold.h"
 #include "dispatch/backend.h"
 #include "foscar/format/packing.h"
 
@@ -21,12 +22,6 @@ inline constexpr int kMaxWarps = 16;
 
 // Stands for "no reference yet"; finite, so that a masked logit (-inf) minus it is still -inf.
 inline constexpr float kUnsetReference = -3.0e38f;
-
-// Mask that keeps position `position` of every byte.
-template <int kBits>
-FOSCAR_HD constexpr std::uint32_t position_mask(int position) {
-  return (kBits == 2 ? 0x03030303u : 0x0f0f0f0fu) << (kBits * position);
-}
 
 // kKBits, kVBits in {2, 4}; kHeadDim in {64, 128, 256}; kColumnTiles: 4-row tiles per warp; kGroups: parameter groups
 // per row that the kernel keeps apart: 1, or head_dim / 32 (which also serves groups of 64 and 128).

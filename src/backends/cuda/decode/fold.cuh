@@ -199,8 +199,8 @@ struct FoldedMath {
   // The codes of `channel`'s position in a register, at weight 1 or 16.
   __device__ static std::uint32_t k_operand(std::uint32_t codes, int channel) {
     const int position = k_position(channel);
-    if (C::kKBits == 2 && position % 2 == 1) return codes >> 2 & position_mask<2>(position - 1);
-    return codes & position_mask<C::kKBits>(position);
+    if (C::kKBits == 2 && position % 2 == 1) return codes >> 2 & position_mask(2, position - 1);
+    return codes & position_mask(C::kKBits, position);
   }
 
   // Logits of a tile's 16 tokens: 4 rows per column tile, two tokens per lane.
@@ -333,9 +333,9 @@ struct FoldedMath {
 #pragma unroll
     for (int t = 0; t < C::kVTiles; ++t) {
       const int group = C::v_tile_group(t / C::kVPositions, t % C::kVPositions);
-      const int position_weight = 1 << (C::kVBits * (t % C::kVPositions));
+      const int position_worth = position_weight(C::kVBits, t % C::kVPositions);
       const float weight =
-          ptx::exp2_approx(prob_ref[n][group] - row_ref[n]) * (1.0f / static_cast<float>(position_weight));
+          ptx::exp2_approx(prob_ref[n][group] - row_ref[n]) * (1.0f / static_cast<float>(position_worth));
       std::int32_t(&a)[4] = acc[n][t];
       float2 o = *output_pair(n, t);
       o.x = fmaf(fmaf(__int2float_rn(a[0]), 256.0f, __int2float_rn(a[1])), weight, o.x);
@@ -395,7 +395,7 @@ struct FoldedMath {
       const std::uint32_t odd_b = __byte_perm(r[2], r[3], 0x7351);
 #pragma unroll
       for (int p = 0; p < C::kVPositions; ++p) {
-        const std::uint32_t mask = position_mask<C::kVBits>(p);
+        const std::uint32_t mask = position_mask(C::kVBits, p);
         const int group = C::v_tile_group(chunk, p);
         const ptx::OperandA a{even_a & mask, odd_a & mask, even_b & mask, odd_b & mask};
 #pragma unroll

@@ -66,7 +66,7 @@ struct ParamReader {
         if constexpr (C::kGroups == 1) {
           used[0] |= any;
         } else {
-          used[C::v_tile_group(chunk, p)] |= any & position_mask<C::kVBits>(p);
+          used[C::v_tile_group(chunk, p)] |= any & position_mask(C::kVBits, p);
         }
       }
     }
