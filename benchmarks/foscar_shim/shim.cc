@@ -75,12 +75,14 @@ std::int64_t foscar_page_head_bytes(const char* format, int head_dim, int page_s
   }
 }
 
-std::int64_t foscar_workspace_bytes(int batch_size, int num_qo_heads, int num_kv_heads, int head_dim) {
+std::int64_t foscar_workspace_bytes(int batch_size, int num_qo_heads, int num_kv_heads,
+                                    int head_dim) {
   return decode_workspace_bytes(batch_size, 1, num_qo_heads, num_kv_heads, head_dim, kDevice);
 }
 
 // k, v: BF16 [num_tokens, num_kv_heads, head_dim]; slots: int64 [num_tokens].
-const char* foscar_append(const FoscarCache* c, void* k, void* v, void* slots, std::int64_t num_tokens, void* stream) {
+const char* foscar_append(const FoscarCache* c, void* k, void* v, void* slots,
+                          std::int64_t num_tokens, void* stream) {
   return guarded([&] {
     quantize_append(tensor(k, DType::kBF16, {num_tokens, c->num_kv_heads, c->head_dim}),
                     tensor(v, DType::kBF16, {num_tokens, c->num_kv_heads, c->head_dim}),
@@ -89,16 +91,19 @@ const char* foscar_append(const FoscarCache* c, void* k, void* v, void* slots, s
 }
 
 // k, v: FP32 [batch_size, max_kv_len, num_kv_heads, head_dim].
-const char* foscar_dequantize(const FoscarCache* c, void* k, void* v, std::int64_t max_kv_len, void* stream) {
+const char* foscar_dequantize(const FoscarCache* c, void* k, void* v, std::int64_t max_kv_len,
+                              void* stream) {
   return guarded([&] {
-    dequantize(view(*c), tensor(k, DType::kF32, {c->batch_size, max_kv_len, c->num_kv_heads, c->head_dim}),
-               tensor(v, DType::kF32, {c->batch_size, max_kv_len, c->num_kv_heads, c->head_dim}), {.stream = stream});
+    dequantize(view(*c),
+               tensor(k, DType::kF32, {c->batch_size, max_kv_len, c->num_kv_heads, c->head_dim}),
+               tensor(v, DType::kF32, {c->batch_size, max_kv_len, c->num_kv_heads, c->head_dim}),
+               {.stream = stream});
   });
 }
 
 // q, o: BF16 [batch_size, num_qo_heads, head_dim]; lse: FP32 [batch_size, num_qo_heads].
-const char* foscar_decode(const FoscarCache* c, void* q, void* o, void* lse, int num_qo_heads, void* workspace,
-                          std::int64_t workspace_bytes, void* stream) {
+const char* foscar_decode(const FoscarCache* c, void* q, void* o, void* lse, int num_qo_heads,
+                          void* workspace, std::int64_t workspace_bytes, void* stream) {
   return guarded([&] {
     decode({.q = tensor(q, DType::kBF16, {c->batch_size, num_qo_heads, c->head_dim}),
             .cache = view(*c),

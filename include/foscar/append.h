@@ -14,8 +14,8 @@ namespace foscar {
 //   cache         format, head_dim, page_size and pool are used; the page table is not
 // All backends write the same bytes. Only the row's own codes and parameters change. On the CPU a slot beyond the
 // pool is an Error; on a CUDA device such an entry is skipped, because the host never sees it.
-void quantize_append(const Tensor& k, const Tensor& v, const Tensor& slot_mapping, const PagedKvCache& cache,
-                     const ExecutionContext& context = {});
+void quantize_append(const Tensor& k, const Tensor& v, const Tensor& slot_mapping,
+                     const PagedKvCache& cache, const ExecutionContext& context = {});
 
 // Reads every request's rows back: scale * code + offset, one FP32 fused multiply-add, rounded to the type of k_out.
 //   k_out, v_out  BF16, FP16 or FP32 [batch_size, max_kv_len, num_kv_heads, head_dim], innermost contiguous;

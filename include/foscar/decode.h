@@ -17,13 +17,13 @@ struct DecodeParams {
   // BF16 or FP16 (CPU also FP32), [batch_size, num_qo_heads, head_dim] or, for several new tokens per request,
   // [batch_size, qo_len, num_qo_heads, head_dim]. Innermost contiguous, other strides free. num_qo_heads is a
   // multiple of num_kv_heads; query head h reads KV head h / (num_qo_heads / num_kv_heads).
-  Tensor q;
-  PagedKvCache cache;
+  Tensor q{};
+  PagedKvCache cache{};
   // Shape of q; dtype of q, or FP32 on the CPU. An empty request's rows are exactly 0.
-  Tensor o;
+  Tensor o{};
   // Optional FP32 [batch_size, num_qo_heads] or [batch_size, qo_len, num_qo_heads], contiguous: the natural log of
   // sum(exp(logit)) over the true logits, offsets included; -inf for an empty row.
-  Tensor lse;
+  Tensor lse{};
   // Factor on q.k; 0 means 1 / sqrt(head_dim). Must be finite.
   double sm_scale = 0.0;
   // With several new tokens, row i sees the first kv_len - qo_len + i + 1 keys.
@@ -36,7 +36,8 @@ struct DecodeParams {
 // Where and how a call runs. The defaults are right for the CPU.
 struct ExecutionContext {
   // Scratch on the device of the tensors, at least decode_workspace_bytes(), 256-byte aligned. On a CUDA device its
-  // first use must find zeros (cudaMemset once); each call leaves the counters in it as it found them. Unused on CPU.
+  // first use must find zeros (cudaMemset once); each call leaves the counters in it as it found them. Calls that may
+  // run at the same time, on several streams, need one each. Unused on CPU.
   void* workspace = nullptr;
   std::int64_t workspace_bytes = 0;
   // cudaStream_t of the device of the tensors; null is the default stream. Unused on CPU.
@@ -50,12 +51,13 @@ struct ExecutionContext {
 void decode(const DecodeParams& params, const ExecutionContext& context = {});
 
 // The same over unquantized BF16/FP16 pages: params.cache is ignored, `kv` is read instead.
-void decode_dense(const DecodeParams& params, const PagedDenseKv& kv, const ExecutionContext& context = {});
+void decode_dense(const DecodeParams& params, const PagedDenseKv& kv,
+                  const ExecutionContext& context = {});
 
 // Bytes of workspace that decode() needs for any lengths of at most `max_batch_size` requests with these heads.
 // `device` is the device of the tensors. 0 on the CPU.
-std::int64_t decode_workspace_bytes(int max_batch_size, int qo_len, int num_qo_heads, int num_kv_heads, int head_dim,
-                                    Device device);
+std::int64_t decode_workspace_bytes(int max_batch_size, int qo_len, int num_qo_heads,
+                                    int num_kv_heads, int head_dim, Device device);
 
 // Merges num_states partial attention results of the same queries over disjoint keys, weighted by their LSE.
 //   v    [num_states, num_rows, num_heads, head_dim]   FP32, FP16 or BF16, contiguous

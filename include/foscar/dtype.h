@@ -70,8 +70,9 @@ FOSCAR_HD constexpr std::uint16_t float_to_half(float value) {
   const std::uint32_t sign = (bits >> 16) & 0x8000u;
   const std::uint32_t magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return static_cast<std::uint16_t>(sign | 0x7e00u);
-  if (magnitude >= 0x477ff000u) return static_cast<std::uint16_t>(sign | 0x7c00u);  // rounds past 65504
-  if (magnitude >= 0x38800000u) {                                                   // >= 2^-14: normal
+  if (magnitude >= 0x477ff000u)
+    return static_cast<std::uint16_t>(sign | 0x7c00u);  // rounds past 65504
+  if (magnitude >= 0x38800000u) {                       // >= 2^-14: normal
     const std::uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
     return static_cast<std::uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
   }
@@ -92,7 +93,8 @@ FOSCAR_HD constexpr float load_as_float(const void* data, std::int64_t index, DT
 }
 
 // Writes `value` to element `index`, rounded to nearest even.
-FOSCAR_HD constexpr void store_from_float(void* data, std::int64_t index, DType dtype, float value) {
+FOSCAR_HD constexpr void store_from_float(void* data, std::int64_t index, DType dtype,
+                                          float value) {
   if (dtype == DType::kF32) {
     static_cast<float*>(data)[index] = value;
   } else {

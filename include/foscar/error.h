@@ -10,9 +10,9 @@ namespace foscar {
 enum class ErrorKind {
   kInvalidArgument,  // a value, shape, stride or alignment that no backend accepts (Python: ValueError)
   kInvalidType,      // a dtype or device that the argument cannot have (Python: TypeError)
-  kUnsupported,      // legal, but not offered by the chosen backend; the message names the nearest offer
-  kRuntime,          // the device or the operating system failed (Python: RuntimeError)
-  kFile,             // a file that cannot be read, or whose contents contradict themselves
+  kUnsupported,  // legal, but not offered by the chosen backend; the message names the nearest offer
+  kRuntime,      // the device or the operating system failed (Python: RuntimeError)
+  kFile,         // a file that cannot be read, or whose contents contradict themselves
 };
 
 class Error : public std::runtime_error {

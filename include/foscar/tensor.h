@@ -38,7 +38,8 @@ struct Tensor {
   // A row-major view of `data`, at most kMaxDims dimensions.
   static Tensor contiguous(void* data, DType dtype, std::initializer_list<std::int64_t> shape,
                            Device device = {}) {
-    Tensor t{.data = data, .dtype = dtype, .device = device, .ndim = static_cast<int>(shape.size())};
+    Tensor t{
+        .data = data, .dtype = dtype, .device = device, .ndim = static_cast<int>(shape.size())};
     std::size_t i = 0;
     for (std::int64_t extent : shape) t.shape[i++] = extent;
     std::int64_t stride = 1;

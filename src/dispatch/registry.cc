@@ -8,7 +8,9 @@
 namespace foscar {
 namespace {
 
-std::string_view device_name(DeviceType device) { return device == DeviceType::kCpu ? "CPU" : "CUDA"; }
+std::string_view device_name(DeviceType device) {
+  return device == DeviceType::kCpu ? "CPU" : "CUDA";
+}
 
 std::string known_names() {
   std::string names;
@@ -29,7 +31,8 @@ const Backend& best_backend(DeviceType device) {
     if (reason.empty()) return *backend;
     reasons += "; " + std::string(backend->name) + ": " + reason;
   }
-  throw Error(ErrorKind::kUnsupported, "backend: no backend for " + std::string(device_name(device)) +
+  throw Error(ErrorKind::kUnsupported, "backend: no backend for " +
+                                           std::string(device_name(device)) +
                                            " tensors is available" + reasons);
 }
 
@@ -65,19 +68,21 @@ const Backend& find_backend(DeviceType device, std::string_view requested) {
   for (const Backend* backend : all_backends()) {
     if (backend->name != requested) continue;
     if (backend->device != device) {
-      throw Error(ErrorKind::kUnsupported, std::string(source) + ": '" + std::string(requested) + "' takes " +
+      throw Error(ErrorKind::kUnsupported, std::string(source) + ": '" + std::string(requested) +
+                                               "' takes " +
                                                std::string(device_name(backend->device)) +
                                                " tensors, got " + std::string(device_name(device)));
     }
     const std::string reason = backend->unavailable_reason();
     if (!reason.empty()) {
-      throw Error(ErrorKind::kUnsupported,
-                  std::string(source) + ": '" + std::string(requested) + "' is not available: " + reason);
+      throw Error(ErrorKind::kUnsupported, std::string(source) + ": '" + std::string(requested) +
+                                               "' is not available: " + reason);
     }
     return *backend;
   }
-  throw Error(ErrorKind::kInvalidArgument, std::string(source) + ": unknown name '" + std::string(requested) +
-                                               "', known are " + known_names());
+  throw Error(ErrorKind::kInvalidArgument, std::string(source) + ": unknown name '" +
+                                               std::string(requested) + "', known are " +
+                                               known_names());
 }
 
 std::vector<BackendInfo> list_backends() {

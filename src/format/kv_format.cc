@@ -13,11 +13,12 @@ namespace foscar {
 namespace {
 
 constexpr std::string_view kGrammar =
-    "k<bits>v<bits>-<axis>[-<v axis>]-g<group size>-<f32|f16|bf16>, for example k2v2-token-g128-f32";
+    "k<bits>v<bits>-<axis>[-<v axis>]-g<group size>-<f32|f16|bf16>, for example "
+    "k2v2-token-g128-f32";
 
 [[noreturn]] void reject(std::string_view name, const std::string& what) {
-  throw Error(ErrorKind::kInvalidArgument,
-              "format: '" + std::string(name.substr(0, 80)) + "': " + what + "; expected " + std::string(kGrammar));
+  throw Error(ErrorKind::kInvalidArgument, "format: '" + std::string(name.substr(0, 80)) + "': " +
+                                               what + "; expected " + std::string(kGrammar));
 }
 
 template <typename Range>
@@ -32,7 +33,9 @@ bool contains(const Range& values, int value) {
   return std::find(values.begin(), values.end(), value) != values.end();
 }
 
-std::string_view axis_name(QuantAxis axis) { return axis == QuantAxis::kToken ? "token" : "channel"; }
+std::string_view axis_name(QuantAxis axis) {
+  return axis == QuantAxis::kToken ? "token" : "channel";
+}
 
 std::vector<std::string_view> split(std::string_view name, char separator) {
   std::vector<std::string_view> parts;
@@ -56,7 +59,8 @@ int parse_int(std::string_view name, std::string_view digits, const char* what) 
 std::string side_problem(const char* side, const SideFormat& format, int head_dim) {
   const std::string prefix = std::string(side) + "_bits: ";
   if (!contains(kSupportedBits, format.bits)) {
-    return prefix + "got " + std::to_string(format.bits) + ", supported are " + join(kSupportedBits);
+    return prefix + "got " + std::to_string(format.bits) + ", supported are " +
+           join(kSupportedBits);
   }
   if (format.axis == QuantAxis::kChannel) {
     return std::string(side) + "_axis: channel-wise groups are not supported yet; use token";
@@ -64,8 +68,8 @@ std::string side_problem(const char* side, const SideFormat& format, int head_di
   if (!contains(kSupportedTokenGroupSizes, format.group_size) || format.group_size > head_dim ||
       head_dim % format.group_size != 0) {
     return "quant_group_size: got " + std::to_string(format.group_size) + " for head_dim " +
-           std::to_string(head_dim) + ", supported are those of " + join(kSupportedTokenGroupSizes) +
-           " that divide head_dim";
+           std::to_string(head_dim) + ", supported are those of " +
+           join(kSupportedTokenGroupSizes) + " that divide head_dim";
   }
   return {};
 }
@@ -88,7 +92,8 @@ KvFormat KvFormat::parse(std::string_view name) {
   format.v.bits = parse_int(name, bits.substr(v_at + 1), "v_bits");
   for (const int side_bits : {format.k.bits, format.v.bits}) {
     if (!contains(kSupportedBits, side_bits)) {
-      reject(name, "bits are " + std::to_string(side_bits) + ", supported are " + join(kSupportedBits));
+      reject(name,
+             "bits are " + std::to_string(side_bits) + ", supported are " + join(kSupportedBits));
     }
   }
 
@@ -129,23 +134,27 @@ std::string KvFormat::name() const {
   text.append("-").append(axis_name(k.axis));
   if (v.axis != k.axis) text.append("-").append(axis_name(v.axis));
   text.append("-g").append(std::to_string(k.group_size));
-  return text.append(param_dtype == DType::kF32 ? "-f32" : (param_dtype == DType::kF16 ? "-f16" : "-bf16"));
+  return text.append(param_dtype == DType::kF32 ? "-f32"
+                                                : (param_dtype == DType::kF16 ? "-f16" : "-bf16"));
 }
 
 std::string format_problem(const KvFormat& format, int head_dim, int page_size) {
   if (!contains(kSupportedHeadDims, head_dim)) {
-    return "head_dim: got " + std::to_string(head_dim) + ", supported are " + join(kSupportedHeadDims);
+    return "head_dim: got " + std::to_string(head_dim) + ", supported are " +
+           join(kSupportedHeadDims);
   }
-  if (page_size < 1 || page_size > kMaxPageSize || !std::has_single_bit(static_cast<unsigned>(page_size))) {
-    return "page_size: got " + std::to_string(page_size) + ", supported are the powers of two 1 .. " +
-           std::to_string(kMaxPageSize);
+  if (page_size < 1 || page_size > kMaxPageSize ||
+      !std::has_single_bit(static_cast<unsigned>(page_size))) {
+    return "page_size: got " + std::to_string(page_size) +
+           ", supported are the powers of two 1 .. " + std::to_string(kMaxPageSize);
   }
   if (format.param_dtype != DType::kF32 && format.param_dtype != DType::kF16 &&
       format.param_dtype != DType::kBF16) {
     return "param_dtype: got " + std::string(dtype_name(format.param_dtype)) +
            ", supported are float32, float16, bfloat16";
   }
-  if (const std::string problem = side_problem("k", format.k, head_dim); !problem.empty()) return problem;
+  if (const std::string problem = side_problem("k", format.k, head_dim); !problem.empty())
+    return problem;
   return side_problem("v", format.v, head_dim);
 }
 

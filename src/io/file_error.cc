@@ -4,13 +4,12 @@
 
 namespace foscar::io {
 
-std::string printable(std::string_view text) {
-  constexpr std::size_t kMaxLength = 80;
+std::string printable(std::string_view text, std::size_t max_length) {
   constexpr std::string_view kHexDigits = "0123456789abcdef";
   std::string result;
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
-    if (result.size() >= kMaxLength) return result + "...";
+    if (result.size() >= max_length) return result + "...";
     if (byte >= 0x20 && byte < 0x7f) {
       result += c;
     } else {
@@ -33,8 +32,8 @@ std::string shape_text(std::span<const std::int64_t> shape) {
 
 void reject_file(const std::string& path, std::string_view part, const std::string& found,
                  const std::string& expected) {
-  throw Error(ErrorKind::kFile, printable(path) + ": " + std::string(part) + ": found " + found +
-                                    ", expected " + expected);
+  throw Error(ErrorKind::kFile, printable(path, path.size() * 4) + ": " + std::string(part) +
+                                    ": found " + found + ", expected " + expected);
 }
 
 std::string tensor_part(std::string_view name) { return "tensor '" + printable(name) + "'"; }

@@ -1,8 +1,10 @@
 // Errors about files: always Error{kFile}, always one line, always with the file, the part of it,
 // what was found and what is expected. File contents are untrusted, so everything quoted from them
-// is escaped and cut.
+// is escaped and cut. The path comes from the caller: escaped, but never cut, since its end says
+// most.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -10,8 +12,8 @@
 
 namespace foscar::io {
 
-// `text` with everything but printable ASCII as \xNN, at most 80 characters.
-std::string printable(std::string_view text);
+// `text` with everything but printable ASCII as \xNN, cut after `max_length` characters.
+std::string printable(std::string_view text, std::size_t max_length = 80);
 
 // "[2, 3]"
 std::string shape_text(std::span<const std::int64_t> shape);

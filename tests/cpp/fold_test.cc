@@ -32,7 +32,8 @@ Numbers draw(unsigned seed) {
     for (int& code : row) code = std::uniform_int_distribution<int>(0, 15)(rng);
   }
   for (int t = 0; t < kTokens; ++t) {
-    n.p[t] = eighths(0, 40), n.token_scale[t] = eighths(1, 30), n.token_offset[t] = eighths(-90, 90);
+    n.p[t] = eighths(0, 40), n.token_scale[t] = eighths(1, 30),
+    n.token_offset[t] = eighths(-90, 90);
   }
   for (int c = 0; c < kChannels; ++c) {
     n.q[c] = eighths(-40, 40), n.channel_scale[c] = eighths(1, 30);

@@ -86,10 +86,10 @@ int info_command(const InfoOptions& options) {
   bool any_cuda = false;
   for (const BackendInfo& info : backends) {
     any_cuda = any_cuda || info.device == DeviceType::kCuda;
-    fmt::print("  {} {:<14}{:<6}{}\n", info.available ? "+" : "-", info.name,
+    fmt::print("  {} {:<18}{:<6}{}\n", info.available ? "+" : "-", info.name,
                device_text(info.device), info.description);
   }
-  if (!any_cuda) fmt::print("  - {:<14}{:<6}not compiled into this build\n", "cuda", "cuda");
+  if (!any_cuda) fmt::print("  - {:<18}{:<6}not compiled into this build\n", "cuda", "cuda");
   fmt::print("  chosen for CPU tensors: {}\n", default_backend);
   fmt::print("formats    k<bits>v<bits>-token-g<group>-<parameters>: bits 2, 4; groups of");
   for (const int group : kSupportedTokenGroupSizes) fmt::print(" {}", group);

@@ -32,21 +32,25 @@ FOSCAR_HD constexpr float round_to_param(float value, DType param_dtype) {
   const bool is_half = param_dtype == DType::kF16;
   const float largest = is_half ? 65504.0f : 0x1.fep127f;
   const float clamped = value > largest ? largest : (value < -largest ? -largest : value);
-  return (is_half ? half_to_float(float_to_half(clamped)) : bf16_to_float(float_to_bf16(clamped))) + 0.0f;
+  return (is_half ? half_to_float(float_to_half(clamped)) : bf16_to_float(float_to_bf16(clamped))) +
+         0.0f;
 }
 
 FOSCAR_HD constexpr float smallest_positive(DType param_dtype) {
-  return param_dtype == DType::kF32 ? 0x1p-149f : (param_dtype == DType::kF16 ? 0x1p-24f : 0x1p-133f);
+  return param_dtype == DType::kF32 ? 0x1p-149f
+                                    : (param_dtype == DType::kF16 ? 0x1p-24f : 0x1p-133f);
 }
 
 // `finite` is false when the group holds a NaN or an infinity; min and max are then ignored.
-FOSCAR_HD constexpr AffineParams fit_affine(float min, float max, bool finite, int bits, DType param_dtype) {
+FOSCAR_HD constexpr AffineParams fit_affine(float min, float max, bool finite, int bits,
+                                            DType param_dtype) {
   if (!finite) return {1.0f, std::bit_cast<float>(0x7fc00000u)};
   if (min == max) return {1.0f, round_to_param(min, param_dtype)};
   const float levels = static_cast<float>(max_code(bits));
   const float range = max - min;
   const bool overflows = range > 0x1.fffffep127f;
-  float scale = round_to_param(overflows ? max / levels - min / levels : range / levels, param_dtype);
+  float scale =
+      round_to_param(overflows ? max / levels - min / levels : range / levels, param_dtype);
   if (scale < smallest_positive(param_dtype)) scale = smallest_positive(param_dtype);
   return {scale, round_to_param(min, param_dtype)};
 }

@@ -50,7 +50,8 @@ struct PageLayout {
 FOSCAR_HD constexpr int align16(int bytes) { return (bytes + 15) / 16 * 16; }
 
 // Pre-condition: format_problem(format, head_dim, page_size) is empty.
-FOSCAR_HD constexpr PageLayout make_page_layout(const KvFormat& format, int head_dim, int page_size) {
+FOSCAR_HD constexpr PageLayout make_page_layout(const KvFormat& format, int head_dim,
+                                                int page_size) {
   const auto side = [&](const SideFormat& f) {
     const bool token_wise = f.axis == QuantAxis::kToken;
     return SideLayout{.bits = f.bits,
@@ -86,18 +87,21 @@ FOSCAR_HD constexpr PageLayout make_page_layout(const KvFormat& format, int head
 }
 
 // Byte offset of chunk `chunk` (0 .. num_chunks-1) of token slot `slot` from the start of the block.
-FOSCAR_HD constexpr int chunk_offset(const PageLayout& layout, const SideLayout& side, int slot, int chunk) {
+FOSCAR_HD constexpr int chunk_offset(const PageLayout& layout, const SideLayout& side, int slot,
+                                     int chunk) {
   return side.codes_offset + (chunk * layout.page_size + slot) * kChunkBytes;
 }
 
 // Byte offset of the byte that holds `channel` of `slot`; its bits start at code_position(channel).shift.
-FOSCAR_HD constexpr int code_offset(const PageLayout& layout, const SideLayout& side, int slot, int channel) {
+FOSCAR_HD constexpr int code_offset(const PageLayout& layout, const SideLayout& side, int slot,
+                                    int channel) {
   const int byte = channel % side.row_bytes;
   return chunk_offset(layout, side, slot, byte / kChunkBytes) + byte % kChunkBytes;
 }
 
 // Byte offset of the (scale, offset) pair of (slot, channel).
-FOSCAR_HD constexpr int params_offset(const PageLayout& layout, const SideLayout& side, int slot, int channel) {
+FOSCAR_HD constexpr int params_offset(const PageLayout& layout, const SideLayout& side, int slot,
+                                      int channel) {
   const bool token_wise = side.axis == QuantAxis::kToken;
   const int row = token_wise ? slot : slot / side.group_size;
   const int column = token_wise ? channel / side.group_size : channel;

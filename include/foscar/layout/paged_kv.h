@@ -15,29 +15,30 @@ namespace foscar {
 struct PageTable {
   // CSR. Request b owns pages kv_indices[kv_indptr[b] .. kv_indptr[b+1]); the last one holds
   // kv_last_page_len[b] tokens (1 .. page_size). A request without pages is empty.
-  Tensor kv_indptr;         // [batch_size + 1]
-  Tensor kv_indices;        // [nnz_pages]
-  Tensor kv_last_page_len;  // [batch_size]
+  Tensor kv_indptr{};         // [batch_size + 1]
+  Tensor kv_indices{};        // [nnz_pages]
+  Tensor kv_last_page_len{};  // [batch_size]
 
   // Block table. Request b owns the first ceil(kv_len[b] / page_size) entries of row b; the rest is never read.
-  Tensor block_table;  // [batch_size, max_pages], rows may be strided
-  Tensor kv_len;       // [batch_size], tokens; 0 is an empty request
+  Tensor block_table{};  // [batch_size, max_pages], rows may be strided
+  Tensor kv_len{};       // [batch_size], tokens; 0 is an empty request
 };
 
 // A low-bit cache of one layer.
 struct PagedKvCache {
-  KvFormat format;
+  KvFormat format{};
   int head_dim = 0;
   int page_size = 0;  // tokens
-  Tensor pool;        // uint8 [num_pages, num_kv_heads, page_head_bytes]; page and head strides multiples of 16
-  PageTable table;
+  Tensor
+      pool{};  // uint8 [num_pages, num_kv_heads, page_head_bytes]; page and head strides multiples of 16
+  PageTable table{};
 };
 
 // A cache of unquantized rows in pages: the honest baseline, and the kernel for high-precision windows.
 struct PagedDenseKv {
-  Tensor k;  // BF16 or FP16 [num_pages, num_kv_heads, page_size, head_dim], innermost contiguous
-  Tensor v;  // like k
-  PageTable table;
+  Tensor k{};  // BF16 or FP16 [num_pages, num_kv_heads, page_size, head_dim], innermost contiguous
+  Tensor v{};  // like k
+  PageTable table{};
 };
 
 // The internal form of a page table; raw pointers, valid on the device of the cache.
@@ -47,7 +48,8 @@ struct PageTableView {
   const std::int32_t* lens;    // kv_last_page_len or kv_len [batch_size]
   std::int64_t row_stride;     // elements between rows of the block table
   int page_size;               // tokens
-  std::int64_t num_entries;    // from `pages` to the last request's last entry: what may be prefetched
+  std::int64_t
+      num_entries;  // from `pages` to the last request's last entry: what may be prefetched
 
   // Tokens of request b.
   FOSCAR_HD int kv_len(int b) const {

@@ -23,16 +23,21 @@ std::string unavailable_reason() {
     return std::string("no CUDA device: ") + cudaGetErrorString(status);
   }
   if (count == 0) return "no CUDA device";
-  for (int i = 0; i < count; ++i) {
-    int major = 0;
-    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, i) == cudaSuccess && major >= 9) return {};
+  int current = 0;
+  if (cudaGetDevice(&current) != cudaSuccess) return "the current CUDA device does not answer";
+  // Whether this build holds machine code for the device: the runtime knows, when asked for any of the kernels.
+  if (!cuda::has_code_for_current_device()) {
+    return "this build has no code for the compute capability of the current CUDA device; "
+           "FOSCAR_CUDA_ARCHS chooses the "
+           "architectures that are compiled";
   }
-  return "no CUDA device of compute capability 9.0 or above";
+  return {};
 }
 
 void decode_dense(const DenseDecodeArgs&) {
   throw Error(ErrorKind::kUnsupported,
-              "decode_dense: the cuda backend decodes quantized pages only; the cpu backends and reference offer it");
+              "decode_dense: the cuda backend decodes quantized pages only; the cpu backends and "
+              "reference offer it");
 }
 
 }  // namespace
@@ -42,7 +47,8 @@ std::span<const Backend> cuda_backends() {
       {.name = "cuda",
        .device = DeviceType::kCuda,
        .unavailable_reason = unavailable_reason,
-       .description = "tensor cores over packed codes, one launch per call (compute capability 9.0 and above)",
+       .description =
+           "tensor cores over packed codes, one launch per call (compute capability 9.0 and above)",
        .supports = cuda::supports_decode,
        .decode = cuda::decode,
        .decode_dense = decode_dense,

@@ -22,7 +22,8 @@ __device__ inline void fence_mbarrier_init() {
 
 // One arrival that also announces `bytes` of asynchronous copies.
 __device__ inline void mbarrier_arrive_expect_tx(std::uint32_t barrier, std::uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
 }
 
 __device__ inline void mbarrier_arrive(std::uint32_t barrier) {
@@ -49,8 +50,8 @@ __device__ inline void mbarrier_wait(std::uint32_t barrier, std::uint32_t parity
 __device__ inline void bulk_copy(std::uint32_t destination, const void* source, std::uint32_t bytes,
                                  std::uint32_t barrier, std::uint64_t cache_policy) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
-          destination),
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1], %2, [%3], %4;" ::"r"(destination),
       "l"(source), "r"(bytes), "r"(barrier), "l"(cache_policy)
       : "memory");
 }
@@ -98,22 +99,28 @@ __device__ inline std::uint32_t movmatrix_trans(std::uint32_t r) {
 struct OperandA {
   std::uint32_t a0, a1, a2, a3;
 };
-__device__ inline void mma_u8s8(std::int32_t (&c)[4], const OperandA& a, const std::uint32_t (&b)[2]) {
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+__device__ inline void mma_u8s8(std::int32_t (&c)[4], const OperandA& a,
+                                const std::uint32_t (&b)[2]) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
       : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
       : "r"(a.a0), "r"(a.a1), "r"(a.a2), "r"(a.a3), "r"(b[0]), "r"(b[1]));
 }
 
 // The same with c = 0, which needs no registers to be cleared.
-__device__ inline void mma_u8s8_from_zero(std::int32_t (&d)[4], const OperandA& a, const std::uint32_t (&b)[2]) {
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+__device__ inline void mma_u8s8_from_zero(std::int32_t (&d)[4], const OperandA& a,
+                                          const std::uint32_t (&b)[2]) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%10,%10,%10,%10};"
       : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
       : "r"(a.a0), "r"(a.a1), "r"(a.a2), "r"(a.a3), "r"(b[0]), "r"(b[1]), "r"(0));
 }
 
 // The same with unsigned B.
-__device__ inline void mma_u8u8(std::int32_t (&c)[4], const OperandA& a, const std::uint32_t (&b)[2]) {
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+__device__ inline void mma_u8u8(std::int32_t (&c)[4], const OperandA& a,
+                                const std::uint32_t (&b)[2]) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
       : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
       : "r"(a.a0), "r"(a.a1), "r"(a.a2), "r"(a.a3), "r"(b[0]), "r"(b[1]));
 }

@@ -1,7 +1,7 @@
 // Scores: logits of a block for up to four query rows, by the accumulator fold
 //
-//     logit[row][t] = sum_g ( k_scale[g][t] * q_scale[row][g] * D + k_offset[g][t] * q_sum[row][g]
-//     ) D = sum over the group's channels of code * (high * 256 + low), an exact integer
+//     logit[row][t] = sum_g ( k_scale[g][t] * q_scale[row][g] * D + k_offset[g][t] * q_sum[row][g] )
+//     D = sum over the group's channels of code * (high * 256 + low), an exact integer
 //
 // Lanes are tokens: a register holds four consecutive channels of 16 (or 8) tokens as bytes, the
 // query comes as four broadcast bytes, and no horizontal sum is needed. Codes are unpacked once for

@@ -60,8 +60,8 @@ struct Config {
 // Where things lie inside a stage, bytes (load.cuh). Computed on the host: constants of the launch cost the kernel neither
 // registers nor instructions.
 struct StageLayout {
-  int bytes;              // of a stage
-  int tokens_per_block;   // min(page_size, 64)
+  int bytes;             // of a stage
+  int tokens_per_block;  // min(page_size, 64)
   int tokens_log2;
   int block_stride;       // between the page blocks of a stage
   int chunk_stride;       // between chunk planes
@@ -72,12 +72,18 @@ struct StageLayout {
   int half_offset;        // from the first half to the second
   int half_params_offset;
 
-  FOSCAR_HD constexpr int block_offset(int token) const { return (token >> tokens_log2) * block_stride; }
+  FOSCAR_HD constexpr int block_offset(int token) const {
+    return (token >> tokens_log2) * block_stride;
+  }
   FOSCAR_HD constexpr int slot(int token) const { return token & (tokens_per_block - 1); }
   // Of token's 16 bytes in the first chunk plane.
-  FOSCAR_HD constexpr int token_offset(int token) const { return block_offset(token) + slot(token) * kChunkBytes; }
+  FOSCAR_HD constexpr int token_offset(int token) const {
+    return block_offset(token) + slot(token) * kChunkBytes;
+  }
   // Of token's parameter row from that of token 0.
-  FOSCAR_HD constexpr int params_row(int token) const { return block_offset(token) + slot(token) * params_row_stride; }
+  FOSCAR_HD constexpr int params_row(int token) const {
+    return block_offset(token) + slot(token) * params_row_stride;
+  }
 };
 
 // What every kernel instance gets; passed by value.
@@ -100,18 +106,19 @@ struct DecodeKernelArgs {
   int v_group_log2;
 
   float sm_scale_log2;  // sm_scale * log2(e)
-  int hidden_tokens;    // newest keys that a request's first new token does not see: qo_len - 1 if causal, else 0
+  int hidden_tokens;  // newest keys that a request's first new token does not see: qo_len - 1 if causal, else 0
 
   // Schedule.
-  int num_rows;       // query rows per KV head: qo_len * gqa_group_size
-  int row_blocks;     // how often a KV head is read: ceil(num_rows / rows of a team)
-  int team_warps;     // warps that share one stream of pages
-  int num_stages;     // ring slots per team
+  int num_rows;    // query rows per KV head: qo_len * gqa_group_size
+  int row_blocks;  // how often a KV head is read: ceil(num_rows / rows of a team)
+  int team_warps;  // warps that share one stream of pages
+  int num_stages;  // ring slots per team
   StageLayout stage;
 
   // Workspace.
   float* partials;  // [2 * num_blocks + teams][team_warps][rows per warp][kPartialRowFloats]
-  int* arrivals;    // [batch_size * num_kv_heads * row_blocks], zero between calls
+  int*
+      arrivals;  // [num_blocks], zero between calls; the row that blocks b, b+1 .. share counts at b
 };
 
 }  // namespace foscar::cuda

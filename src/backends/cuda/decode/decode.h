@@ -8,7 +8,7 @@
 
 namespace foscar::cuda {
 
-// The launch shape. Chosen by choose_launch(); benchmarks may overrule it.
+// The launch shape.
 struct DecodeLaunch {
   int num_blocks;  // one per SM
   int num_warps;   // per block
@@ -19,18 +19,18 @@ struct DecodeLaunch {
   int shared_bytes;
 };
 
-// Kernel and launch shape for the problem; null members of `tuning` (0) are chosen here.
-struct DecodeTuning {
-  int num_warps = 0;
-  int num_stages = 0;
-};
+// The kernel and the launch shape for a problem. Throw Error{kUnsupported} where there is none.
 const KernelEntry& find_kernel(const DecodeShape& shape, const PageLayout& layout);
-DecodeLaunch choose_launch(const KernelEntry& kernel, const DecodeShape& shape, const PageLayout& layout,
-                           int device_index, const DecodeTuning& tuning = {});
+DecodeLaunch choose_launch(const KernelEntry& kernel, const DecodeShape& shape,
+                           const PageLayout& layout, int device_index);
+
+// Whether the kernels were compiled for the architecture of the current device.
+bool has_code_for_current_device();
 
 Support supports_decode(const DecodeDesc& desc);
+// Bytes, enough for every format; a workspace may serve calls of any shapes that need no more.
 std::int64_t decode_workspace_bytes(const DecodeShape& shape, int device_index);
+// One launch on args.stream. Throws before it launches anything.
 void decode(const DecodeArgs& args);
-void decode_tuned(const DecodeArgs& args, const DecodeTuning& tuning);
 
 }  // namespace foscar::cuda

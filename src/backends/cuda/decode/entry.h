@@ -11,9 +11,9 @@ struct KernelEntry {
   int k_bits;
   int v_bits;
   int head_dim;
-  int column_tiles;  // 4-row tiles per warp
-  int groups;        // parameter groups kept apart: 1, or head_dim / 32
-  int max_warps;     // per block, by registers
+  int column_tiles;                      // 4-row tiles per warp
+  int groups;                            // parameter groups kept apart: 1, or head_dim / 32
+  int max_warps;                         // per block, by registers
   const void* function;                  // __global__ void(DecodeKernelArgs)
   int (*fixed_shared_bytes)(int warps);  // dynamic shared memory without the rings
 

@@ -18,7 +18,9 @@ namespace foscar::cuda {
 inline constexpr float kLn2 = 0.693147180559945f;
 
 // 1 / row_sum, and 0 for a row that saw no key.
-__device__ inline float output_factor(float row_sum) { return row_sum == 0.0f ? 0.0f : 1.0f / row_sum; }
+__device__ inline float output_factor(float row_sum) {
+  return row_sum == 0.0f ? 0.0f : 1.0f / row_sum;
+}
 
 // Where query row `row` of (request, KV head) goes.
 struct OutputRow {
@@ -30,11 +32,14 @@ struct OutputRow {
     const int gqa = args.shape.gqa_group_size();
     const int token = row / gqa;
     const int head = kv_head * gqa + (row - token * gqa);
-    o = static_cast<std::uint16_t*>(args.o.data) + request * args.o.batch_stride + token * args.o.token_stride +
-        head * args.o.head_stride;
-    lse = args.lse == nullptr ? nullptr
-                              : args.lse + (static_cast<std::int64_t>(request) * args.shape.qo_len + token) *
-                                               args.shape.num_qo_heads + head;
+    o = static_cast<std::uint16_t*>(args.o.data) + request * args.o.batch_stride +
+        token * args.o.token_stride + head * args.o.head_stride;
+    lse = args.lse == nullptr
+              ? nullptr
+              : args.lse +
+                    (static_cast<std::int64_t>(request) * args.shape.qo_len + token) *
+                        args.shape.num_qo_heads +
+                    head;
     is_half = args.o.dtype == DType::kF16;
   }
   // Channels (channel, channel + 1).
@@ -52,10 +57,10 @@ struct OutputRow {
 
 // What part of which row a partial result covers.
 struct Piece {
-  int row;         // request * num_heads + head; -1: no piece
+  int row;  // request * num_heads + head; -1: no piece
   int request;
-  int head;        // virtual head
-  int begin;       // steps of the row that it covers
+  int head;   // virtual head
+  int begin;  // steps of the row that it covers
   int end;
   int num_steps;   // of the whole row
   int line_begin;  // position of the row's first step on the line
@@ -65,8 +70,8 @@ struct Piece {
 
 // Writes rows that a warp holds whole, `partial` in shared memory. Called by a whole warp.
 template <typename C>
-__device__ inline void store_finished(const DecodeKernelArgs& args, const float* partial, int request, int kv_head,
-                                      int first_row) {
+__device__ inline void store_finished(const DecodeKernelArgs& args, const float* partial,
+                                      int request, int kv_head, int first_row) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll 1
   for (int r = 0; r < C::kRowsPerWarp && first_row + r < args.num_rows; ++r) {
@@ -84,7 +89,8 @@ __device__ inline void store_finished(const DecodeKernelArgs& args, const float*
 }
 
 // Where the teams of this block keep the partial results of their first rows when they go on to others.
-__device__ inline float* first_row_partials(const DecodeKernelArgs& args, int team_floats, int num_teams) {
+__device__ inline float* first_row_partials(const DecodeKernelArgs& args, int team_floats,
+                                            int num_teams) {
   return args.partials +
          static_cast<std::int64_t>(2 * gridDim.x + blockIdx.x * num_teams) * team_floats;
 }
@@ -101,13 +107,13 @@ __device__ inline void copy_partial(const float* source, float* target) {
 // A row to merge: partial results in the order of the line. The first lies apart; the others follow at equal distances, or
 // (stride 0) where `places` says, every second of it.
 struct MergeJob {
-  Piece piece;                 // what they cover together
+  Piece piece;  // what they cover together
   const float* first;
   const float* second;
   const float* const* places;
-  int stride;                  // floats
+  int stride;  // floats
   int count;
-  float* target;               // a partial result again, or null: the row is complete and goes to the output
+  float* target;  // a partial result again, or null: the row is complete and goes to the output
 
   __device__ bool across_blocks() const { return stride != 0; }
 };
@@ -117,11 +123,12 @@ struct MergeJob {
 struct MergeState {
   Piece pieces[kMaxWarps][2];
   const float* places[kMaxWarps][2];
-  EvenSplit blocks;    // of the line
-  int block_begin;     // of the block's share
+  EvenSplit blocks;  // of the line
+  int block_begin;   // of the block's share
   MergeJob jobs[2 * kMaxWarps];
   int num_jobs;
-  Piece shared_rows[2];  // the block's pieces of rows that other blocks share: where its share begins, and where it ends
+  Piece shared_rows
+      [2];  // the block's pieces of rows that other blocks share: where its share begins, and where it ends
 };
 
 // Merges one row; each thread of the block takes pairs of channels. kAcross: the partial results lie in the workspace, written
@@ -144,7 +151,8 @@ __device__ inline void merge_row(const DecodeKernelArgs& args, const MergeJob& j
     return kAcross ? __ldcg(pair) : *pair;
   };
 #pragma unroll 1
-  for (int item = static_cast<int>(threadIdx.x); item < num_rows * kPairs; item += static_cast<int>(blockDim.x)) {
+  for (int item = static_cast<int>(threadIdx.x); item < num_rows * kPairs;
+       item += static_cast<int>(blockDim.x)) {
     const int row = item / kPairs;
     const int channel = item % kPairs * 2;
     const int offset = row * C::kPartialRowFloats;
@@ -174,7 +182,8 @@ __device__ inline void merge_row(const DecodeKernelArgs& args, const MergeJob& j
 #pragma unroll
       for (int k = 0; k < kBatch; ++k) {
         if (begin + k >= count) state[k].y = 0.0f;
-        merged_ref = fmaxf(merged_ref, state[k].y == 0.0f ? kUnsetReference : state[k].x);  // empty: no say
+        merged_ref =
+            fmaxf(merged_ref, state[k].y == 0.0f ? kUnsetReference : state[k].x);  // empty: no say
       }
       const float own = ptx::exp2_approx(row_ref - merged_ref);
       o.x *= own, o.y *= own, row_sum *= own;
@@ -188,13 +197,16 @@ __device__ inline void merge_row(const DecodeKernelArgs& args, const MergeJob& j
       row_ref = merged_ref;
     }
     if (job.target == nullptr) {
-      const OutputRow out(args, job.piece.request, job.piece.head / args.row_blocks, first_row + row);
+      const OutputRow out(args, job.piece.request, job.piece.head / args.row_blocks,
+                          first_row + row);
       const float factor = output_factor(row_sum);
       out.store2(channel, o.x * factor, o.y * factor);
       if (channel == 0) out.store_lse(row_ref, row_sum);
     } else {
       __stcg(reinterpret_cast<float2*>(job.target + offset + channel), o);
-      if (channel == 0) __stcg(reinterpret_cast<float2*>(job.target + offset + C::kHeadDim), float2{row_ref, row_sum});
+      if (channel == 0)
+        __stcg(reinterpret_cast<float2*>(job.target + offset + C::kHeadDim),
+               float2{row_ref, row_sum});
     }
   }
 }
@@ -206,7 +218,8 @@ __device__ inline bool begins_share(const Piece& row, int block_begin) {
 
 // The block's own merges, one job per row of which its teams hold pieces. Called by the first warp: lane i looks at piece
 // i % 2 of team i / 2.
-__device__ inline void plan_block_jobs(const DecodeKernelArgs& args, int num_teams, int team_floats, MergeState& state) {
+__device__ inline void plan_block_jobs(const DecodeKernelArgs& args, int num_teams, int team_floats,
+                                       MergeState& state) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int team = lane / 2;
   const int which = lane % 2;
@@ -232,33 +245,36 @@ __device__ inline void plan_block_jobs(const DecodeKernelArgs& args, int num_tea
     state.shared_rows[slot] = piece;
   }
   state.jobs[__popc(starters & ((1u << lane) - 1))] = {
-      piece, state.places[team][which], nullptr, &state.places[min(team + 1, kMaxWarps - 1)][0], 0, last_team - team + 1,
-      target};
+      piece, state.places[team][which], nullptr, &state.places[min(team + 1, kMaxWarps - 1)][0],
+      0,     last_team - team + 1,      target};
 }
 
 // Announces one of this block's shared rows; true if all other blocks that share it have done so. Then the job of merging
 // it is left in `job`. The counter returns to zero.
-__device__ inline bool arrive_last(const DecodeKernelArgs& args, int team_floats, MergeState& state, int slot,
-                                   MergeJob& job) {
+__device__ inline bool arrive_last(const DecodeKernelArgs& args, int team_floats, MergeState& state,
+                                   int slot, MergeJob& job) {
   const Piece& piece = state.shared_rows[slot];
   if (piece.row < 0) return false;
   const int first_block = state.blocks.part_of(piece.line_begin);
   const int last_block = state.blocks.part_of(piece.line_begin + piece.num_steps - 1);
   __threadfence();
-  const bool last = atomicAdd(&args.arrivals[piece.row], 1) == last_block - first_block;
+  const bool last = atomicAdd(&args.arrivals[first_block], 1) == last_block - first_block;
   if (!last) return false;
-  args.arrivals[piece.row] = 0;
+  args.arrivals[first_block] = 0;
   __threadfence();
   const int first_slot = begins_share(piece, state.blocks.begin(first_block)) ? 0 : 1;
-  const float* first = args.partials + static_cast<std::int64_t>(2 * first_block + first_slot) * team_floats;
-  const float* second = args.partials + static_cast<std::int64_t>(2 * first_block + 2) * team_floats;
+  const float* first =
+      args.partials + static_cast<std::int64_t>(2 * first_block + first_slot) * team_floats;
+  const float* second =
+      args.partials + static_cast<std::int64_t>(2 * first_block + 2) * team_floats;
   job = {piece, first, second, nullptr, 2 * team_floats, last_block - first_block + 1, nullptr};
   return true;
 }
 
 // Merges the pieces of this block, then the rows that it is the last to contribute to. Called by all threads.
 template <typename C>
-__device__ inline void merge_pieces(const DecodeKernelArgs& args, int num_teams, MergeState& state) {
+__device__ inline void merge_pieces(const DecodeKernelArgs& args, int num_teams,
+                                    MergeState& state) {
   const int team_floats = args.team_warps * (C::kPartialBytes / 4);
   __syncthreads();  // the pieces are stored
   if (threadIdx.x < 32) plan_block_jobs(args, num_teams, team_floats, state);
@@ -268,7 +284,8 @@ __device__ inline void merge_pieces(const DecodeKernelArgs& args, int num_teams,
   __syncthreads();  // this block's partial results are stored
   if (threadIdx.x < 32) {
     MergeJob job;
-    const bool last = threadIdx.x < 2 && arrive_last(args, team_floats, state, static_cast<int>(threadIdx.x), job);
+    const bool last = threadIdx.x < 2 &&
+                      arrive_last(args, team_floats, state, static_cast<int>(threadIdx.x), job);
     const unsigned merging = __ballot_sync(~0u, last);
     if (last) state.jobs[__popc(merging & ((1u << threadIdx.x) - 1))] = job;
     if (threadIdx.x == 0) state.num_jobs = __popc(merging);

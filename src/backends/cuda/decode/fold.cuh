@@ -49,9 +49,11 @@ struct HalfView {
   int first_token;  // in the request
 };
 
-inline constexpr float kProbCeiling = 15.99f;    // log2 of the largest p * v_scale: rounds below 2^16
-inline constexpr float kProbFloor = 11.0f;       // log2 of the least that the largest of 32 tokens may be
-inline constexpr float kProbTarget = 15.0f;      // log2 of that largest right after adopting a reference
+inline constexpr float kProbCeiling = 15.99f;  // log2 of the largest p * v_scale: rounds below 2^16
+inline constexpr float kProbFloor =
+    11.0f;  // log2 of the least that the largest of 32 tokens may be
+inline constexpr float kProbTarget =
+    15.0f;  // log2 of that largest right after adopting a reference
 // log2 by which the largest logit may exceed row_ref when references are adopted. Until the next time, ordinary scales
 // bound it by 24 + (15 - 11) + 1 + 2 * 24 more: far from FP32's limit.
 inline constexpr float kRowHeadroom = 24.0f;
@@ -63,16 +65,18 @@ struct FoldedMath {
   static constexpr int kLogits = kHalfTokens / 8;  // per lane and column tile: tokens 8i + g, row h
 
   QueryOperand<C> query;
-  std::int32_t acc[C::kColumnTiles][C::kVTiles][4];  // columns 2h (high), 2h+1 (low) of channels 2g, 2g+1 of a tile
-  float* partial;                                    // shared: [row][o | row_ref | row_sum], o in units of 2^row_ref
+  std::int32_t acc[C::kColumnTiles][C::kVTiles]
+                  [4];  // columns 2h (high), 2h+1 (low) of channels 2g, 2g+1 of a tile
+  float* partial;       // shared: [row][o | row_ref | row_sum], o in units of 2^row_ref
   float prob_ref[C::kColumnTiles][C::kGroups];
   float row_ref[C::kColumnTiles];
-  float row_sum[C::kColumnTiles];                    // this lane's tokens only, until the end of the row
-  float offset_sum[C::kColumnTiles][C::kGroups];     // likewise
+  float row_sum[C::kColumnTiles];  // this lane's tokens only, until the end of the row
+  float offset_sum[C::kColumnTiles][C::kGroups];  // likewise
   int unflushed_halves;
 
   // `slot` holds the warp's partial result, in shared memory, until the row is finished and beyond.
-  __device__ void begin_row(const DecodeKernelArgs& args, int request, int kv_head, int first_row, float* slot) {
+  __device__ void begin_row(const DecodeKernelArgs& args, int request, int kv_head, int first_row,
+                            float* slot) {
     query.load(args, request, kv_head, first_row);
     partial = slot;
     unflushed_halves = 0;
@@ -95,11 +99,13 @@ struct FoldedMath {
 
   // Logits of a half step, and whether the references fit them. `table` is the warp's parameter table; the lane's row of
   // column tile n sees the tokens below visible[n]. finish_half() must follow, in between settle() if this is false.
-  __device__ bool begin_half(const StageLayout& stage, std::uint32_t half, const FragmentOffsets& at,
-                             const float4* table, const HalfView& view, const int (&visible)[C::kColumnTiles]) {
+  __device__ bool begin_half(const StageLayout& stage, std::uint32_t half,
+                             const FragmentOffsets& at, const float4* table, const HalfView& view,
+                             const int (&visible)[C::kColumnTiles]) {
     values.table = table;
 #pragma unroll
-    for (int tile = 0; tile < 2; ++tile) tile_logits(half + at.k + tile * stage.tile_offset, stage.chunk_stride, tile);
+    for (int tile = 0; tile < 2; ++tile)
+      tile_logits(half + at.k + tile * stage.tile_offset, stage.chunk_stride, tile);
     if (view.masked) {
 #pragma unroll
       for (int n = 0; n < C::kColumnTiles; ++n) {
@@ -129,20 +135,23 @@ struct FoldedMath {
       }
       row_sum[n] = sum_over_tokens(row_sum[n]);
 #pragma unroll
-      for (int group = 0; group < C::kGroups; ++group) offset_sum[n][group] = sum_over_tokens(offset_sum[n][group]);
+      for (int group = 0; group < C::kGroups; ++group)
+        offset_sum[n][group] = sum_over_tokens(offset_sum[n][group]);
 #pragma unroll
       for (int t = 0; t < C::kVTiles; ++t) {
         const float offset = offset_sum[n][C::v_tile_group(t / C::kVPositions, t % C::kVPositions)];
         const float2 o = *output_pair(n, t);
         *output_pair(n, t) = {o.x + offset, o.y + offset};
       }
-      if (lane_g() == 0) *reinterpret_cast<float2*>(row(n) + C::kHeadDim) = {row_ref[n], row_sum[n]};
+      if (lane_g() == 0)
+        *reinterpret_cast<float2*>(row(n) + C::kHeadDim) = {row_ref[n], row_sum[n]};
     }
     __syncwarp();
   }
 
   // Probabilities and values of the half step.
-  __device__ void finish_half(const StageLayout& stage, std::uint32_t half, const FragmentOffsets& at) {
+  __device__ void finish_half(const StageLayout& stage, std::uint32_t half,
+                              const FragmentOffsets& at) {
     add_offsets();
     add_values(half + at.v, stage.chunk_stride);
   }
@@ -173,9 +182,12 @@ struct FoldedMath {
   __device__ static int lane_h() { return static_cast<int>(threadIdx.x) % 4; }
 
   // This lane's row of column tile n in the partial result, and its channels 2g, 2g+1 of output tile t there.
-  __device__ float* row(int n) const { return partial + (n * kRowsPerColumnTile + lane_h()) * C::kPartialRowFloats; }
+  __device__ float* row(int n) const {
+    return partial + (n * kRowsPerColumnTile + lane_h()) * C::kPartialRowFloats;
+  }
   __device__ float2* output_pair(int n, int t) const {
-    const int channel = 16 * (t / C::kVPositions) + C::kVRowBytes * (t % C::kVPositions) + 2 * lane_g();
+    const int channel =
+        16 * (t / C::kVPositions) + C::kVRowBytes * (t % C::kVPositions) + 2 * lane_g();
     return reinterpret_cast<float2*>(row(n) + channel);
   }
 
@@ -213,7 +225,8 @@ struct FoldedMath {
       for (int chunk = 0; chunk < C::kKChunks; chunk += 2) {
         std::uint32_t r[4];
         ptx::ldmatrix_x4(r, address + chunk * chunk_stride);
-        codes[chunk][0] = r[0], codes[chunk][1] = r[1], codes[chunk + 1][0] = r[2], codes[chunk + 1][1] = r[3];
+        codes[chunk][0] = r[0], codes[chunk][1] = r[1], codes[chunk + 1][0] = r[2],
+        codes[chunk + 1][1] = r[3];
       }
     }
     constexpr int kAccumulators = C::kGroups == 1 ? 2 : C::kKProducts;
@@ -226,7 +239,8 @@ struct FoldedMath {
       const int target = C::kGroups == 1 ? product_accumulator(i) : i;
       const bool first = C::kGroups > 1 || i == 0 || product_accumulator(i - 1) != target;
       const ptx::OperandA a{k_operand(codes[chunk][0], 32 * i), k_operand(codes[chunk][1], 32 * i),
-                            k_operand(codes[chunk_b][0], 32 * i + 16), k_operand(codes[chunk_b][1], 32 * i + 16)};
+                            k_operand(codes[chunk_b][0], 32 * i + 16),
+                            k_operand(codes[chunk_b][1], 32 * i + 16)};
 #pragma unroll
       for (int n = 0; n < C::kColumnTiles; ++n) {
         if (first) {
@@ -281,7 +295,8 @@ struct FoldedMath {
   // Whether every row's reference suits its largest p * v_scale of the half step.
   __device__ bool references_fit(bool ordinary) {
     bool fits = ordinary && ++unflushed_halves < kMaxUnflushedHalves;
-    unsigned covered = 0xfu;  // rows of which some lane holds a value above the floor, for every group
+    unsigned covered =
+        0xfu;  // rows of which some lane holds a value above the floor, for every group
 #pragma unroll
     for (int n = 0; n < C::kColumnTiles; ++n) {
 #pragma unroll
@@ -334,8 +349,8 @@ struct FoldedMath {
     for (int t = 0; t < C::kVTiles; ++t) {
       const int group = C::v_tile_group(t / C::kVPositions, t % C::kVPositions);
       const int position_worth = position_weight(C::kVBits, t % C::kVPositions);
-      const float weight =
-          ptx::exp2_approx(prob_ref[n][group] - row_ref[n]) * (1.0f / static_cast<float>(position_worth));
+      const float weight = ptx::exp2_approx(prob_ref[n][group] - row_ref[n]) *
+                           (1.0f / static_cast<float>(position_worth));
       std::int32_t(&a)[4] = acc[n][t];
       float2 o = *output_pair(n, t);
       o.x = fmaf(fmaf(__int2float_rn(a[0]), 256.0f, __int2float_rn(a[1])), weight, o.x);
@@ -367,7 +382,8 @@ struct FoldedMath {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int i = 2 * tile + half;
-      const float exponent = fmaf(values.logit[n][i], row_unit(n), values.v(group, i).x - prob_ref[n][group]);
+      const float exponent =
+          fmaf(values.logit[n][i], row_unit(n), values.v(group, i).x - prob_ref[n][group]);
       fixed[half] = __float_as_uint(ptx::exp2_approx(exponent) + 8388608.0f);
     }
     // Bytes: high of token g, high of g+8, low of g, low of g+8; the transposition then swaps tokens and columns.
@@ -389,7 +405,8 @@ struct FoldedMath {
     for (int chunk = 0; chunk < C::kVChunks; ++chunk) {
       std::uint32_t r[4];  // 16-bit word g of tokens 2h, 2h+1 of: tokens 0-7, 8-15, 16-23, 24-31
       ptx::ldmatrix_x4_trans(r, address + chunk * chunk_stride);
-      const std::uint32_t even_a = __byte_perm(r[0], r[1], 0x6240);  // byte 2g of tokens 2h, 2h+8, 2h+1, 2h+9
+      const std::uint32_t even_a =
+          __byte_perm(r[0], r[1], 0x6240);  // byte 2g of tokens 2h, 2h+8, 2h+1, 2h+9
       const std::uint32_t odd_a = __byte_perm(r[0], r[1], 0x7351);   // byte 2g+1
       const std::uint32_t even_b = __byte_perm(r[2], r[3], 0x6240);  // the second tile's
       const std::uint32_t odd_b = __byte_perm(r[2], r[3], 0x7351);

@@ -26,7 +26,8 @@ __host__ __device__ constexpr int align128(int bytes) { return (bytes + 127) / 1
 // Bytes without the stages; sized for teams of one warp.
 template <typename C>
 __host__ __device__ constexpr int fixed_shared_bytes(int num_warps) {
-  return align128(static_cast<int>(sizeof(MergeState))) + align128(num_warps * static_cast<int>(sizeof(TeamRing))) +
+  return align128(static_cast<int>(sizeof(MergeState))) +
+         align128(num_warps * static_cast<int>(sizeof(TeamRing))) +
          num_warps * C::kParamTableBytes + align128(num_warps * C::kPartialBytes);
 }
 
@@ -35,7 +36,8 @@ template <typename C>
 __device__ inline void write_empty_requests(const DecodeKernelArgs& args) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int num_warps = static_cast<int>(blockDim.x) / 32;
-  const int warp = static_cast<int>(threadIdx.x) / 32 * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
+  const int warp = static_cast<int>(threadIdx.x) / 32 * static_cast<int>(gridDim.x) +
+                   static_cast<int>(blockIdx.x);
 #pragma unroll 1
   for (int b = warp; b < args.shape.batch_size; b += num_warps * static_cast<int>(gridDim.x)) {
     if (args.table.kv_len(b) > 0) continue;
@@ -43,7 +45,8 @@ __device__ inline void write_empty_requests(const DecodeKernelArgs& args) {
     for (int i = 0; i < args.num_rows * args.shape.num_kv_heads; ++i) {
       const OutputRow out(args, b, i / args.num_rows, i % args.num_rows);
       if (lane == 0) out.store_lse(0.0f, 0.0f);
-      for (int channel = 2 * lane; channel < C::kHeadDim; channel += 64) out.store2(channel, 0.0f, 0.0f);
+      for (int channel = 2 * lane; channel < C::kHeadDim; channel += 64)
+        out.store2(channel, 0.0f, 0.0f);
     }
   }
 }
@@ -68,13 +71,15 @@ __device__ inline void decode_block(const DecodeKernelArgs& args) {
   float4* table = reinterpret_cast<float4*>(free_bytes + warp * C::kParamTableBytes);
   free_bytes += num_warps * C::kParamTableBytes;
   float* partials = reinterpret_cast<float*>(free_bytes);
-  const std::uint32_t stages = ptx::shared_address(shared_bytes) + fixed_shared_bytes<C>(num_warps) +
+  const std::uint32_t stages = ptx::shared_address(shared_bytes) +
+                               fixed_shared_bytes<C>(num_warps) +
                                team * args.num_stages * args.stage.bytes;
   const std::uint32_t full = ptx::shared_address(&ring.full[0]);
   const std::uint32_t empty = ptx::shared_address(&ring.empty[0]);
 
   // The page table is needed as soon as the lengths are known: bring it into L2 meanwhile.
-  const std::int64_t line = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;  // of 128 bytes
+  const std::int64_t line =
+      static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;  // of 128 bytes
   if (line * 32 < args.table.num_entries) ptx::prefetch_l2(args.table.pages + line * 32);
   if (issues && lane < args.num_stages) {
     ptx::mbarrier_init(full + lane * 8, 1);
@@ -112,8 +117,9 @@ __device__ inline void decode_block(const DecodeKernelArgs& args) {
   for (bool more = !share.empty; more;) {
     // One row, as far as the share goes.
     const int kv_head = at.head / args.row_blocks;
-    const int first_row = (at.head - kv_head * args.row_blocks) * (args.team_warps * C::kRowsPerWarp) +
-                          team_warp * C::kRowsPerWarp;
+    const int first_row =
+        (at.head - kv_head * args.row_blocks) * (args.team_warps * C::kRowsPerWarp) +
+        team_warp * C::kRowsPerWarp;
     // Where much is to come, the first query goes ahead of the pages: behind all that the SMs request at once it would
     // wait for microseconds. Where little is, the pages may go first and arrive meanwhile.
     const bool little = ring.line_end - at.line - at.step <= args.num_stages;
@@ -144,8 +150,9 @@ __device__ inline void decode_block(const DecodeKernelArgs& args) {
         HalfView view;
         view.first_token = token;
         view.masked = token + kHalfTokens > masked_from;
-        view.ordinary = params.unpack(args, static_cast<const std::uint8_t*>(__cvta_shared_to_generic(stage_address)),
-                                      second_half, at.kv_len - token, table);
+        view.ordinary = params.unpack(
+            args, static_cast<const std::uint8_t*>(__cvta_shared_to_generic(stage_address)),
+            second_half, at.kv_len - token, table);
         __syncwarp();
         settled = math.begin_half(args.stage, half, fragments, table, view, visible);
       }
@@ -166,7 +173,13 @@ __device__ inline void decode_block(const DecodeKernelArgs& args) {
       if (++stage == args.num_stages) stage = 0, parity ^= 1;
     }
 
-    const Piece piece{at.request * num_heads + at.head, at.request, at.head, at.step, end_step, at.num_steps, at.line};
+    const Piece piece{at.request * num_heads + at.head,
+                      at.request,
+                      at.head,
+                      at.step,
+                      end_step,
+                      at.num_steps,
+                      at.line};
     more = at.row_follows(ring.line_end);
     if (piece.complete()) {
       store_finished<C>(args, partial, at.request, kv_head, first_row);

@@ -16,12 +16,13 @@ namespace foscar::cuda {
 
 // A team's ring, in shared memory.
 struct TeamRing {
-  std::uint64_t full[kMaxStages];   // mbarriers: a step has arrived
-  std::uint64_t empty[kMaxStages];  // mbarriers: all warps of the team have read it (teams of several warps)
-  Cursor cursor;                    // the stream's place at its last change of row
-  const std::uint8_t* head;         // block of the row's KV head in page 0
-  const std::int32_t* page_ids;     // of its request
-  int line_end;                     // where the team's share ends on the line
+  std::uint64_t full[kMaxStages];  // mbarriers: a step has arrived
+  std::uint64_t
+      empty[kMaxStages];  // mbarriers: all warps of the team have read it (teams of several warps)
+  Cursor cursor;          // the stream's place at its last change of row
+  const std::uint8_t* head;      // block of the row's KV head in page 0
+  const std::int32_t* page_ids;  // of its request
+  int line_end;                  // where the team's share ends on the line
 };
 
 // The issuing side, run by the team's first warp. What changes only from row to row lives in shared memory.
@@ -30,11 +31,11 @@ struct PageStream {
   std::uint32_t stages;  // shared address of the ring's stages
   bool ended = true;     // no step is left to issue
   int next_stage = 0;
-  int step;              // of the row: the next to issue
-  int end_step;          // of the row, as far as the share goes
+  int step;      // of the row: the next to issue
+  int end_step;  // of the row, as far as the share goes
   int kv_len;
-  std::int32_t page_a;   // this lane's page of the next step
-  std::int32_t page_b;   // and the one 32 further on, for pages of one token
+  std::int32_t page_a;  // this lane's page of the next step
+  std::int32_t page_b;  // and the one 32 further on, for pages of one token
 
   __device__ PageStream(TeamRing& team, std::uint32_t ring) : shared(team), stages(ring) {}
 
@@ -98,7 +99,8 @@ struct PageStream {
     if (lane() + 32 < num_pages) page_b = __ldg(page_ids + first_page + lane() + 32);
   }
 
-  __device__ void copy_whole_pages(const DecodeKernelArgs& args, std::uint32_t stage, std::uint32_t barrier) {
+  __device__ void copy_whole_pages(const DecodeKernelArgs& args, std::uint32_t stage,
+                                   std::uint32_t barrier) {
     if (args.table.page_size == kStepTokens) {
       if (lane() != 0) return;
       ptx::mbarrier_arrive_expect_tx(barrier, args.page_head_bytes);
@@ -112,26 +114,29 @@ struct PageStream {
     if (lane() < num_pages) copy_page(args, stage, lane(), page_a, barrier);
     if (lane() + 32 < num_pages) copy_page(args, stage, lane() + 32, page_b, barrier);
   }
-  __device__ void copy_page(const DecodeKernelArgs& args, std::uint32_t stage, int index, std::int32_t page,
-                            std::uint32_t barrier) {
+  __device__ void copy_page(const DecodeKernelArgs& args, std::uint32_t stage, int index,
+                            std::int32_t page, std::uint32_t barrier) {
     ptx::bulk_copy(stage + index * args.page_head_bytes, shared.head + page * args.pool.page_stride,
                    args.page_head_bytes, barrier, ptx::kEvictFirst);
   }
 
-  __device__ void copy_page_part(const DecodeKernelArgs& args, std::uint32_t stage, std::uint32_t barrier) {
+  __device__ void copy_page_part(const DecodeKernelArgs& args, std::uint32_t stage,
+                                 std::uint32_t barrier) {
     const int page_size = args.table.page_size;
     const int slot = step * kStepTokens & (page_size - 1);
     const int num_planes = args.stage.params_offset / args.stage.chunk_stride;
     const int params_bytes = kStepTokens * args.params_row_stride;
-    if (lane() == 0) ptx::mbarrier_arrive_expect_tx(barrier, args.stage.params_offset + params_bytes);
+    if (lane() == 0)
+      ptx::mbarrier_arrive_expect_tx(barrier, args.stage.params_offset + params_bytes);
     const std::uint8_t* page = shared.head + page_a * args.pool.page_stride;
 #pragma unroll 1
     for (int plane = lane(); plane <= num_planes; plane += 32) {
       const bool is_params = plane == num_planes;
-      const std::uint8_t* source = is_params ? page + args.params_offset + slot * args.params_row_stride
-                                             : page + (plane * page_size + slot) * kChunkBytes;
-      ptx::bulk_copy(stage + plane * args.stage.chunk_stride, source, is_params ? params_bytes : args.stage.chunk_stride,
-                     barrier, ptx::kEvictFirst);
+      const std::uint8_t* source = is_params
+                                       ? page + args.params_offset + slot * args.params_row_stride
+                                       : page + (plane * page_size + slot) * kChunkBytes;
+      ptx::bulk_copy(stage + plane * args.stage.chunk_stride, source,
+                     is_params ? params_bytes : args.stage.chunk_stride, barrier, ptx::kEvictFirst);
     }
   }
 };

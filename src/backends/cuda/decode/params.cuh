@@ -51,8 +51,8 @@ struct ParamReader {
 
   // Fills `table` [kGroups][32] for a half of `stage` of which num_tokens tokens exist. Returns whether all their V
   // scales are ordinary. Called by a whole warp; the caller synchronizes before reading.
-  __device__ bool unpack(const DecodeKernelArgs& args, const std::uint8_t* stage, bool second_half, int num_tokens,
-                         float4* table) const {
+  __device__ bool unpack(const DecodeKernelArgs& args, const std::uint8_t* stage, bool second_half,
+                         int num_tokens, float4* table) const {
     const std::uint8_t* pairs = stage + row + (second_half ? args.stage.half_params_offset : 0);
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const std::uint8_t* codes = stage + v_codes + (second_half ? args.stage.half_offset : 0);
@@ -86,14 +86,17 @@ struct ParamReader {
   }
 
  private:
-  __device__ static float4 read(const DecodeKernelArgs& args, const std::uint8_t* pairs, int group) {
+  __device__ static float4 read(const DecodeKernelArgs& args, const std::uint8_t* pairs,
+                                int group) {
     if constexpr (C::kGroups == 1) {
       return load_pairs(pairs, args.param_dtype);  // K's only pair, then V's
     } else {
       const int pair_bytes = args.param_dtype == DType::kF32 ? 8 : 4;
-      const float2 k = load_pair(pairs + (group >> args.k_group_log2) * pair_bytes, args.param_dtype);
+      const float2 k =
+          load_pair(pairs + (group >> args.k_group_log2) * pair_bytes, args.param_dtype);
       const float2 v =
-          load_pair(pairs + args.v_params_offset + (group >> args.v_group_log2) * pair_bytes, args.param_dtype);
+          load_pair(pairs + args.v_params_offset + (group >> args.v_group_log2) * pair_bytes,
+                    args.param_dtype);
       return {k.x, k.y, v.x, v.y};
     }
   }

@@ -28,28 +28,31 @@ template <typename C>
 struct QueryOperand {
   std::uint32_t b[C::kColumnTiles][C::kKProducts][2];
   // For the row of this lane's logits (row h of the column tile):
-  float unit[C::kColumnTiles][C::kGroups];       // logit * log2(e) per unit of 16 * integer sum; not negative
-  float sum[C::kColumnTiles][C::kGroups];        // 16 * sum of the integers over the group's channels
+  float unit[C::kColumnTiles]
+            [C::kGroups];  // logit * log2(e) per unit of 16 * integer sum; not negative
+  float sum[C::kColumnTiles][C::kGroups];  // 16 * sum of the integers over the group's channels
 
   // Loads rows first_row .. first_row + kRowsPerWarp of (request, KV head); rows that do not exist read as 0.
   __device__ void load(const DecodeKernelArgs& args, int request, int kv_head, int first_row) {
     const int column = static_cast<int>(threadIdx.x) % 32 / 4;
     const int h = static_cast<int>(threadIdx.x) % 4;
     const int gqa = args.shape.gqa_group_size();
-    uint2 raw[C::kColumnTiles][C::kKProducts][2];  // this lane's channels: 32i + 4h .. +3 and 32i + 16 + 4h .. +3
+    uint2 raw[C::kColumnTiles][C::kKProducts]
+             [2];  // this lane's channels: 32i + 4h .. +3 and 32i + 16 + 4h .. +3
 #pragma unroll
     for (int n = 0; n < C::kColumnTiles; ++n) {
       const int row = first_row + n * kRowsPerColumnTile + column / 2;
       const int token = row / gqa;
-      const std::uint16_t* q = static_cast<const std::uint16_t*>(args.q.data) + request * args.q.batch_stride +
-                               token * args.q.token_stride + (kv_head * gqa + row - token * gqa) * args.q.head_stride +
-                               4 * h;
+      const std::uint16_t* q = static_cast<const std::uint16_t*>(args.q.data) +
+                               request * args.q.batch_stride + token * args.q.token_stride +
+                               (kv_head * gqa + row - token * gqa) * args.q.head_stride + 4 * h;
 #pragma unroll
       for (int i = 0; i < C::kKProducts; ++i) {
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
           raw[n][i][j] = {0, 0};
-          if (row < args.num_rows) raw[n][i][j] = __ldg(reinterpret_cast<const uint2*>(q + 32 * i + 16 * j));
+          if (row < args.num_rows)
+            raw[n][i][j] = __ldg(reinterpret_cast<const uint2*>(q + 32 * i + 16 * j));
         }
       }
     }
@@ -58,14 +61,17 @@ struct QueryOperand {
   }
 
  private:
-  __device__ void convert_tile(const DecodeKernelArgs& args, const uint2 (&raw)[C::kKProducts][2], int n) {
-    const int column = static_cast<int>(threadIdx.x) % 32 / 4;  // of operand B: row column / 2, high byte if even
+  __device__ void convert_tile(const DecodeKernelArgs& args, const uint2 (&raw)[C::kKProducts][2],
+                               int n) {
+    const int column =
+        static_cast<int>(threadIdx.x) % 32 / 4;  // of operand B: row column / 2, high byte if even
     const int h = static_cast<int>(threadIdx.x) % 4;
     const bool is_half = args.q.dtype == DType::kF16;
 
     const bool high = column % 2 == 0;
-    const float magic = kRoundingMagic + (high ? 128.0f : 0.0f);  // 256*high + low: high rounds to nearest
-    const std::uint32_t pick = high ? 0x0051u : 0x0040u;          // byte 1, or byte 0, of two words
+    const float magic =
+        kRoundingMagic + (high ? 128.0f : 0.0f);          // 256*high + low: high rounds to nearest
+    const std::uint32_t pick = high ? 0x0051u : 0x0040u;  // byte 1, or byte 0, of two words
     constexpr int kProductsPerGroup = C::kKProducts / C::kGroups;
 #pragma unroll
     for (int group = 0; group < C::kGroups; ++group) {
@@ -85,7 +91,8 @@ struct QueryOperand {
       const bool finite = pattern < (is_half ? 0x7c00u : 0x7f80u);
       const float largest = fmaxf(unpack_query2(pattern, is_half).x, 1e-30f);
       // 2^e with largest * 2^e in [2^14, 2^15), halved where that exceeds the largest number of two such bytes.
-      float scale = __uint_as_float(((127u + 14u + 127u) << 23) - (__float_as_uint(largest) & 0x7f800000u));
+      float scale =
+          __uint_as_float(((127u + 14u + 127u) << 23) - (__float_as_uint(largest) & 0x7f800000u));
       if (largest * scale > kLargestFixed) scale *= 0.5f;
       // sum(q k) with a negative sm_scale is sum(-q k) with a positive one; so `unit` keeps its sign out of comparisons.
       const float to_fixed = copysignf(scale, args.sm_scale_log2);

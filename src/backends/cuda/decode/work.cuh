@@ -14,7 +14,9 @@
 
 namespace foscar::cuda {
 
-__device__ inline int steps_of(int kv_len) { return (kv_len + kStepTokens - 1) / kStepTokens; }
+__device__ inline int steps_of(int kv_len) {
+  return kv_len <= 0 ? 0 : (kv_len - 1) / kStepTokens + 1;
+}
 
 // Split of `total` items into `parts` shares, the first total % parts of them one longer.
 struct EvenSplit {
@@ -22,7 +24,8 @@ struct EvenSplit {
   int remainder;
 
   EvenSplit() = default;
-  __device__ EvenSplit(int total, int parts) : base(total / parts), remainder(total - base * parts) {}
+  __device__ EvenSplit(int total, int parts)
+      : base(total / parts), remainder(total - base * parts) {}
   __device__ int begin(int part) const { return part * base + min(part, remainder); }
   // The share that holds `item`.
   __device__ int part_of(int item) const {
@@ -47,7 +50,9 @@ struct Cursor {
   // One past the last step of the row that lies before `line_end`.
   __device__ int end_step(int line_end) const { return min(num_steps, line_end - line); }
   // Whether the next row begins before `line_end`.
-  __device__ bool row_follows(int line_end) const { return line + num_steps + kRowOverhead < line_end; }
+  __device__ bool row_follows(int line_end) const {
+    return line + num_steps + kRowOverhead < line_end;
+  }
   // To the first step of the next row; there must be one.
   __device__ void next_row(const DecodeKernelArgs& args, int num_heads) {
     step = 0;
@@ -113,7 +118,9 @@ struct TeamShare {
 
  private:
   // Units of a row; none if it has no keys.
-  __device__ static int row_units(int kv_len) { return kv_len > 0 ? steps_of(kv_len) + kRowOverhead : 0; }
+  __device__ static int row_units(int kv_len) {
+    return kv_len > 0 ? steps_of(kv_len) + kRowOverhead : 0;
+  }
 };
 
 }  // namespace foscar::cuda

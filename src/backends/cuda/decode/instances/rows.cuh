@@ -12,9 +12,14 @@ namespace foscar::cuda {
 template <int kKBits, int kVBits, int kHeadDim, int kColumnTiles, int kGroups>
 KernelEntry decode_entry() {
   using C = Config<kKBits, kVBits, kHeadDim, kColumnTiles, kGroups>;
-  return {kKBits,  kVBits,         kHeadDim,
-          kColumnTiles, kGroups,   max_warps<C>(),
-          reinterpret_cast<const void*>(&decode_folded<C>), &fixed_shared_bytes<C>};
+  return {kKBits,
+          kVBits,
+          kHeadDim,
+          kColumnTiles,
+          kGroups,
+          max_warps<C>(),
+          reinterpret_cast<const void*>(&decode_folded<C>),
+          &fixed_shared_bytes<C>};
 }
 
 template <int kKBits, int kVBits>
