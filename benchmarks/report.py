@@ -2,9 +2,10 @@
 
     python -m benchmarks.report            # benchmarks/results/h200/decode.json -> docs, README
 
-Writes docs/results.md (every cell), the table between the `results` markers of README.md, and two
-plots under docs/figures: speed-up and share of the read ceiling by context length. The plots need
-matplotlib; --tables leaves them out.
+Writes docs/results.md (every cell), the tables between the `results` markers of README.md and, from
+benchmarks/results/cpu/decode.json, of docs/backends/cpu.md, and two plots under docs/figures:
+speed-up and share of the read ceiling by context length. The plots need matplotlib; --tables leaves
+them out.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def provenance(report: dict) -> str:
 
 def summary(report: dict) -> list[str]:
     lines = [
-        "| 32/8 heads, D = 128, pages of 64 | FlashInfer BF16 | INT2 | speed-up | INT4 | speed-up |",
+        "| 32/8 heads, D = 128, pages of 64 | FlashInfer BF16 | INT2 | speed-up"
+        " | INT4 | speed-up |",
         "|---|--:|--:|--:|--:|--:|",
     ]
     cells = {
@@ -61,7 +63,10 @@ def summary(report: dict) -> list[str]:
 
 
 def means(report: dict) -> list[str]:
-    lines = ["| heads | format | cells | geometric mean | worst | best |", "|---|---|--:|--:|--:|--:|"]
+    lines = [
+        "| heads | format | cells | geometric mean | worst | best |",
+        "|---|---|--:|--:|--:|--:|",
+    ]
     for head in ("32/8", "64/8", "32/4"):
         for fmt, name in kNames.items():
             ratios = [
@@ -91,6 +96,38 @@ def every_cell(report: dict) -> list[str]:
     return lines
 
 
+def cpu_table(report: dict) -> list[str]:
+    """One request, caches hot: microseconds by length, and the ratio to BF16 of the same set."""
+    names = {"bf16": "BF16", "k4v4-token-g128-f32": "INT4", "k2v2-token-g128-f32": "INT2"}
+    lengths = (4096, 32768, 131072)
+    cells = {
+        (r["kernel"], r["threads"], r["format"], r["kv_len"]): r
+        for r in report["records"]
+        if r["batch_size"] == 1 and r["caches"] == "hot"
+    }
+    lines = [
+        "| | 4K us | 32K us | 128K us | against BF16 at 4K | 32K | 128K |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for threads in (1, 2):
+        for kernel in ("cpu-avx512", "cpu-avx2"):
+            for fmt, name in names.items():
+                row = [cells[kernel, threads, fmt, length] for length in lengths]
+                times = " | ".join(f"{r['us']:.0f}" for r in row)
+                ratios = " | ".join(f"{r['speedup']:.2f}x" for r in row)
+                plural = "s" if threads > 1 else ""
+                lines.append(f"| {name}, {kernel}, {threads} thread{plural} | {times} | {ratios} |")
+    return lines
+
+
+def replace_block(path: pathlib.Path, lines: list[str]) -> None:
+    """Puts `lines` between the two markers of a document."""
+    text = path.read_text()
+    before, rest = text.split(kBegin, 1)
+    after = rest.split(kEnd, 1)[1]
+    path.write_text(before + "\n".join([kBegin, *lines, kEnd]) + after)
+
+
 def plot(report: dict, key: str, label: str, path: pathlib.Path) -> None:
     import matplotlib
 
@@ -110,7 +147,9 @@ def plot(report: dict, key: str, label: str, path: pathlib.Path) -> None:
                 and heads(r) == "32/8"
                 and r["page_size"] == 64
             )
-            axis.plot([p[0] / 1024 for p in points], [p[1] for p in points], "o-", label=f"batch {batch}")
+            axis.plot(
+                [p[0] / 1024 for p in points], [p[1] for p in points], "o-", label=f"batch {batch}"
+            )
         axis.set_xscale("log", base=2)
         axis.set_xticks([4, 16, 32, 128], ["4K", "16K", "32K", "128K"])
         axis.set_xlabel("context, tokens")
@@ -126,16 +165,16 @@ def plot(report: dict, key: str, label: str, path: pathlib.Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--results", default=kRoot / "benchmarks/results/h200/decode.json", type=pathlib.Path)
+    parser.add_argument(
+        "--results", default=kRoot / "benchmarks/results/h200/decode.json", type=pathlib.Path
+    )
     parser.add_argument("--tables", action="store_true", help="tables only, no plots")
     args = parser.parse_args()
     report = json.loads(args.results.read_text())
-    readme = kRoot / "README.md"
-    text = readme.read_text()
-    before, rest = text.split(kBegin, 1)
-    after = rest.split(kEnd, 1)[1]
-    block = "\n".join([kBegin, *summary(report), "", provenance(report), kEnd])
-    readme.write_text(before + block + after)
+    replace_block(kRoot / "README.md", [*summary(report), "", provenance(report)])
+    cpu = json.loads((kRoot / "benchmarks/results/cpu/decode.json").read_text())
+    how = f"{cpu['device']}, commit {cpu['commit']}, {cpu['date']}; `{cpu['command']}`"
+    replace_block(kRoot / "docs/backends/cpu.md", [*cpu_table(cpu), "", how])
     (kRoot / "docs/results.md").write_text(
         "\n".join(
             [
@@ -145,8 +184,9 @@ def main() -> None:
                 "",
                 provenance(report) + ".",
                 "",
-                "The baseline of a cell is the fastest FlashInfer BF16 path there (FA2 with tensor cores"
-                " and XQA, both layouts). L2 is flushed by reads before each launch of small cells.",
+                "The baseline of a cell is the fastest FlashInfer BF16 path there (FA2 with tensor"
+                " cores and XQA, both layouts). L2 is flushed by reads before each launch of small"
+                " cells.",
                 "",
                 *means(report),
                 "",
@@ -159,7 +199,9 @@ def main() -> None:
         figures = kRoot / "docs/figures"
         figures.mkdir(exist_ok=True)
         plot(report, "speedup", "times faster than FlashInfer BF16", figures / "decode_speedup.svg")
-        plot(report, "share_of_ceiling", "share of the read ceiling", figures / "decode_ceiling.svg")
+        plot(
+            report, "share_of_ceiling", "share of the read ceiling", figures / "decode_ceiling.svg"
+        )
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ def main() -> None:
     with Pool(2) as pool:
         read = pool.map(read_package, rows, chunksize=1)
     for split in ("train", "heldout"):
-        for row, documents in zip(rows, read):
+        for row, documents in zip(rows, read, strict=True):
             for name, paragraphs in documents:
                 if is_heldout(name) != (split == "heldout"):
                     continue

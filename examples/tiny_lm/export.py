@@ -15,12 +15,11 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pack_tokens
 import torch
+from model import Shape, TinyLM, rotary_table
 from safetensors.torch import save_file
 from torch import Tensor
-
-import pack_tokens
-from model import Shape, TinyLM, rotary_table
 
 SHARD_BYTES = 12_000_000
 # (layer, kv_len, package): the row's text is the package's longest held-out document.
@@ -75,7 +74,7 @@ def heldout_texts(heldout: np.ndarray, names: list[list[str]]) -> dict[str, tupl
     if len(ends) != len(names) + 1:
         raise ValueError(f"held-out stream has {len(ends) - 1} documents, its list {len(names)}")
     longest: dict[str, tuple[str, np.ndarray]] = {}
-    for (package, document), start, end in zip(names, ends[:-1], ends[1:]):
+    for (package, document), start, end in zip(names, ends[:-1], ends[1:], strict=True):
         # The end-of-text token before the document belongs to it: every training text had one.
         if package not in longest or end - start > len(longest[package][1]):
             longest[package] = (document, heldout[start:end])

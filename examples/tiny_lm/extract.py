@@ -11,8 +11,8 @@ import html
 import re
 import struct
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Iterator
 
 Document = tuple[str, list[str]]
 

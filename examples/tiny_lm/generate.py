@@ -8,10 +8,9 @@ import json
 from pathlib import Path
 
 import torch
+from model import Shape, TinyLM
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
-
-from model import Shape, TinyLM
 
 HERE = Path(__file__).resolve().parent
 

@@ -15,10 +15,9 @@ import random
 import time
 from pathlib import Path
 
+import ngram
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-import ngram
 
 HERE = Path(__file__).resolve().parent
 CACHE = HERE / "cache"

@@ -19,11 +19,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch import Tensor, nn
-
 import pack_tokens
+import torch
 from model import Shape, TinyLM, token_losses
+from torch import Tensor, nn
 
 START = time.time()
 WARMUP_STEPS = 100
