@@ -40,17 +40,18 @@ def provenance(report: dict) -> str:
     )
 
 
+def records_of(report: dict, head: str) -> list[dict]:
+    """The cells of one pair of head counts in pages of 64, over which tables and plots range."""
+    return [r for r in report["records"] if heads(r) == head and r["page_size"] == 64]
+
+
 def summary(report: dict) -> list[str]:
     lines = [
         "| 32/8 heads, D = 128, pages of 64 | FlashInfer BF16 | INT2 | speed-up"
         " | INT4 | speed-up |",
         "|---|--:|--:|--:|--:|--:|",
     ]
-    cells = {
-        (r["batch_size"], r["kv_len"], r["format"]): r
-        for r in report["records"]
-        if heads(r) == "32/8" and r["page_size"] == 64
-    }
+    cells = {(r["batch_size"], r["kv_len"], r["format"]): r for r in records_of(report, "32/8")}
     for batch, length in [(1, 4096), (1, 32768), (1, 131072), (4, 32768), (16, 4096), (16, 32768),
                           (16, 131072), (64, 32768), (64, 131072)]:  # fmt: skip
         two = cells[batch, length, "k2v2-token-g128-f32"]
@@ -69,11 +70,7 @@ def means(report: dict) -> list[str]:
     ]
     for head in ("32/8", "64/8", "32/4"):
         for fmt, name in kNames.items():
-            ratios = [
-                r["speedup"]
-                for r in report["records"]
-                if heads(r) == head and r["format"] == fmt and r["page_size"] == 64
-            ]
+            ratios = [r["speedup"] for r in records_of(report, head) if r["format"] == fmt]
             lines.append(
                 f"| {head} | {name} | {len(ratios)} | {geometric_mean(ratios):.2f}x"
                 f" | {min(ratios):.2f}x | {max(ratios):.2f}x |"
@@ -141,11 +138,8 @@ def plot(report: dict, key: str, label: str, path: pathlib.Path) -> None:
         for batch in (1, 4, 16, 64):
             points = sorted(
                 (r["kv_len"], r[key])
-                for r in report["records"]
-                if r["format"] == fmt
-                and r["batch_size"] == batch
-                and heads(r) == "32/8"
-                and r["page_size"] == 64
+                for r in records_of(report, "32/8")
+                if r["format"] == fmt and r["batch_size"] == batch
             )
             axis.plot(
                 [p[0] / 1024 for p in points], [p[1] for p in points], "o-", label=f"batch {batch}"

@@ -29,8 +29,8 @@ struct PagedKvCache {
   KvFormat format{};
   int head_dim = 0;
   int page_size = 0;  // tokens
-  Tensor
-      pool{};  // uint8 [num_pages, num_kv_heads, page_head_bytes]; page and head strides multiples of 16
+  // uint8 [num_pages, num_kv_heads, page_head_bytes]; page and head strides multiples of 16
+  Tensor pool{};
   PageTable table{};
 };
 
@@ -48,8 +48,7 @@ struct PageTableView {
   const std::int32_t* lens;    // kv_last_page_len or kv_len [batch_size]
   std::int64_t row_stride;     // elements between rows of the block table
   int page_size;               // tokens
-  std::int64_t
-      num_entries;  // from `pages` to the last request's last entry: what may be prefetched
+  std::int64_t num_entries;    // from `pages` to the last request's last entry: may be prefetched
 
   // Tokens of request b.
   FOSCAR_HD int kv_len(int b) const {

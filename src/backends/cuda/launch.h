@@ -1,8 +1,10 @@
-// What every launcher of this folder shares: the device of the call, and launch errors as exceptions.
+// What every launcher of this folder shares: the device of the call, launch errors as exceptions,
+// and powers of two as the shifts that kernels use.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
+#include <bit>
 #include <string>
 
 #include "foscar/error.h"
@@ -14,6 +16,8 @@ inline void check(cudaError_t status, const char* what) {
   cudaGetLastError();  // a refused launch must not surface in the caller's next call
   throw Error(ErrorKind::kRuntime, std::string(what) + ": " + cudaGetErrorString(status));
 }
+
+inline int log2_of(int power) { return std::countr_zero(static_cast<unsigned>(power)); }
 
 // Makes `device_index` current for a scope; the caller's device is current again afterwards.
 class DeviceScope {

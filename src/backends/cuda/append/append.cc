@@ -1,6 +1,5 @@
 #include "backends/cuda/append/append.h"
 
-#include <bit>
 #include <string>
 
 #include "backends/cuda/append/entry.h"
@@ -38,8 +37,6 @@ const AppendKernel& find_append_kernel(const AppendArgs& args) {
   throw Error(ErrorKind::kUnsupported, "head_dim: got " + std::to_string(layout.head_dim) +
                                            ", the cuda backend quantizes 64, 128, 256");
 }
-
-int log2_of(int power) { return std::countr_zero(static_cast<unsigned>(power)); }
 
 }  // namespace
 

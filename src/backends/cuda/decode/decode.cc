@@ -89,7 +89,7 @@ StageLayout stage_layout(const PageLayout& layout) {
   const bool whole = layout.page_size <= kStepTokens;
   StageLayout stage{};
   stage.tokens_per_block = std::min(layout.page_size, kStepTokens);
-  stage.tokens_log2 = std::countr_zero(static_cast<unsigned>(stage.tokens_per_block));
+  stage.tokens_log2 = log2_of(stage.tokens_per_block);
   stage.chunk_stride = stage.tokens_per_block * kChunkBytes;
   stage.v_codes_offset = layout.k.num_chunks * stage.chunk_stride;
   stage.params_offset = stage.v_codes_offset + layout.v.num_chunks * stage.chunk_stride;
@@ -257,14 +257,14 @@ void decode(const DecodeArgs& args) {
       .lse = args.lse,
       .pool = args.pool,
       .table = args.table,
-      .page_log2 = std::countr_zero(static_cast<unsigned>(layout.page_size)),
+      .page_log2 = log2_of(layout.page_size),
       .page_head_bytes = layout.page_head_bytes,
       .params_offset = layout.k.params_offset,
       .params_row_stride = layout.k.params_row_stride,
       .v_params_offset = layout.v.params_offset - layout.k.params_offset,
       .param_dtype = layout.param_dtype,
-      .k_group_log2 = std::countr_zero(static_cast<unsigned>(layout.k.group_size / 32)),
-      .v_group_log2 = std::countr_zero(static_cast<unsigned>(layout.v.group_size / 32)),
+      .k_group_log2 = log2_of(layout.k.group_size / 32),
+      .v_group_log2 = log2_of(layout.v.group_size / 32),
       .sm_scale_log2 = args.sm_scale * 1.44269504088896340736f,
       .hidden_tokens = args.causal ? args.shape.qo_len - 1 : 0,
       .num_rows = num_rows(args.shape),

@@ -127,8 +127,8 @@ struct MergeState {
   int block_begin;   // of the block's share
   MergeJob jobs[2 * kMaxWarps];
   int num_jobs;
-  Piece shared_rows
-      [2];  // the block's pieces of rows that other blocks share: where its share begins, and where it ends
+  // The block's pieces of rows that other blocks share: where its share begins, and where it ends.
+  Piece shared_rows[2];
 };
 
 // Merges one row; each thread of the block takes pairs of channels. kAcross: the partial results lie in the workspace, written

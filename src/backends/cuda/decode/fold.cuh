@@ -50,10 +50,8 @@ struct HalfView {
 };
 
 inline constexpr float kProbCeiling = 15.99f;  // log2 of the largest p * v_scale: rounds below 2^16
-inline constexpr float kProbFloor =
-    11.0f;  // log2 of the least that the largest of 32 tokens may be
-inline constexpr float kProbTarget =
-    15.0f;  // log2 of that largest right after adopting a reference
+inline constexpr float kProbFloor = 11.0f;     // log2 of the least that the largest of 32 may be
+inline constexpr float kProbTarget = 15.0f;    // log2 of that largest right after adopting
 // log2 by which the largest logit may exceed row_ref when references are adopted. Until the next time, ordinary scales
 // bound it by 24 + (15 - 11) + 1 + 2 * 24 more: far from FP32's limit.
 inline constexpr float kRowHeadroom = 24.0f;

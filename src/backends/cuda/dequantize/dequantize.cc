@@ -1,6 +1,5 @@
 #include "backends/cuda/dequantize/dequantize.h"
 
-#include <bit>
 #include <limits>
 #include <string>
 
@@ -34,8 +33,6 @@ const DequantizeKernel& find_dequantize_kernel(const DequantizeArgs& args) {
   throw Error(ErrorKind::kUnsupported, "head_dim: got " + std::to_string(layout.head_dim) +
                                            ", the cuda backend dequantizes 64, 128, 256");
 }
-
-int log2_of(int power) { return std::countr_zero(static_cast<unsigned>(power)); }
 
 }  // namespace
 
