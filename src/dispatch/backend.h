@@ -129,6 +129,27 @@ struct MergeArgs {
   int device_index;
 };
 
+// rotate_rows: row (b, t, h) of x becomes row (b, t, h) of out.
+struct RotateArgs {
+  RowView x;
+  RowView out;
+  int batch_size;
+  int num_tokens;  // per batch entry
+  int num_heads;
+  int head_dim;
+  int heads_per_matrix;  // head h uses matrix h / heads_per_matrix
+  // Element (i, j) of matrix m at matrix + m*matrix_stride + i*row_stride + j*column_stride; null: block Hadamard.
+  const void* matrix;
+  DType matrix_dtype;
+  std::int64_t matrix_stride;
+  std::int64_t row_stride;
+  std::int64_t column_stride;
+  int hadamard_order;
+  int clip_index;  // core/clip.h; negative: no clipping
+  void* stream;
+  int device_index;
+};
+
 struct Backend {
   std::string_view name;
   DeviceType device;
@@ -143,6 +164,8 @@ struct Backend {
   void (*merge_states)(const MergeArgs&);
   // Bytes, for any lengths of at most shape.batch_size requests.
   std::int64_t (*decode_workspace_bytes)(const DecodeShape& shape, int device_index);
+  // Null where the backend does not offer it.
+  void (*rotate_rows)(const RotateArgs&) = nullptr;
 };
 
 // One per backend folder; each returns a constant table, best variant first.

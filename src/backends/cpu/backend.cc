@@ -1,6 +1,7 @@
 // The CPU backends, best first: one table of functions per instruction set, all running the same
 // algorithms.
 #include "backends/cpu/features.h"
+#include "backends/cpu/rotate.h"
 #include "backends/cpu/schedule.h"
 #include "foscar/error.h"
 
@@ -44,7 +45,8 @@ constexpr Backend make_backend(std::string_view name, std::string_view descripti
       .quantize_append = [](const AppendArgs& args) { cpu::run_quantize_append(kernels(), args); },
       .dequantize = [](const DequantizeArgs& args) { cpu::run_dequantize(kernels(), args); },
       .merge_states = [](const MergeArgs& args) { cpu::run_merge_states(args); },
-      .decode_workspace_bytes = [](const DecodeShape&, int) { return std::int64_t{0}; }};
+      .decode_workspace_bytes = [](const DecodeShape&, int) { return std::int64_t{0}; },
+      .rotate_rows = [](const RotateArgs& args) { cpu::run_rotate_rows(kernels(), args); }};
 }
 
 std::string missing(const std::string& what) {

@@ -22,6 +22,8 @@ struct Kernels {
   void (*append_token)(const AppendArgs&, std::int64_t token);
   // Reads tokens begin .. end-1 of request b back, all heads.
   void (*dequantize_tokens)(const DequantizeArgs&, int b, int begin, int end);
+  // generic/rotate.h
+  float* (*rotate_block)(const RotateArgs&, const float* matrix, float* x, float* y);
 };
 
 const Kernels& scalar_kernels();

@@ -5,6 +5,7 @@
 #include "backends/cpu/generic/decode.h"
 #include "backends/cpu/generic/dense.h"
 #include "backends/cpu/generic/dequantize.h"
+#include "backends/cpu/generic/rotate.h"
 #include "backends/cpu/isa/avx512.h"
 #include "backends/cpu/kernels.h"
 
@@ -14,7 +15,7 @@ const Kernels& avx512_kernels() {
   static const Kernels kKernels{
       decode_piece<Avx512>,
       features().avx512_bf16 ? avx512_bf16_dense_piece() : dense_piece<Avx512>,
-      append_token<Avx512>, dequantize_tokens<Avx512>};
+      append_token<Avx512>, dequantize_tokens<Avx512>, rotate_block<Avx512>};
   return kKernels;
 }
 

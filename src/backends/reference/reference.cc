@@ -35,7 +35,8 @@ std::span<const Backend> reference_backends() {
       .quantize_append = reference::quantize_append,
       .dequantize = reference::dequantize,
       .merge_states = reference::merge_states,
-      .decode_workspace_bytes = no_workspace}};
+      .decode_workspace_bytes = no_workspace,
+      .rotate_rows = reference::rotate_rows}};
   return kBackends;
 }
 

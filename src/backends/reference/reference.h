@@ -13,5 +13,6 @@ void dequantize(const DequantizeArgs& args);
 void decode(const DecodeArgs& args);
 void decode_dense(const DenseDecodeArgs& args);
 void merge_states(const MergeArgs& args);
+void rotate_rows(const RotateArgs& args);
 
 }  // namespace foscar::reference
