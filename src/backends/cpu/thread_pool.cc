@@ -16,6 +16,7 @@
 #include <string_view>
 #include <system_error>
 #include <thread>
+#include <vector>
 
 #include "foscar/error.h"
 
@@ -33,17 +34,28 @@ struct Job {
   std::exception_ptr error;  // guarded by the pool's mutex
 };
 
+// The processors that the calling thread may run on; empty if the system does not tell.
+cpu_set_t allowed_processors() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) CPU_ZERO(&set);
+  return set;
+}
+
 class Pool {
  public:
   void run(Job& job) {
     std::unique_lock lock(mutex_);
     try {
-      for (; num_workers_ < job.helpers_wanted; ++num_workers_) {
-        std::thread([this] { work(); }).detach();
+      while (static_cast<int>(workers_.size()) < job.helpers_wanted) {
+        workers_.reserve(workers_.size() + 1);
+        std::thread worker([this] { work(); });
+        workers_.push_back(worker.native_handle());
+        worker.detach();
       }
     } catch (const std::system_error&) {
       // The system grants no more threads. Those that there are do the same work.
     }
+    if (jobs_.empty()) steer_workers();
     const auto place = jobs_.insert(jobs_.end(), &job);
     generation_.fetch_add(1, std::memory_order_release);
     lock.unlock();
@@ -56,6 +68,22 @@ class Pool {
   }
 
  private:
+  // Sends the workers to the caller's processors other than the one it is on. Left to itself the
+  // system wakes a worker that has slept for some milliseconds on the processor of the thread that
+  // wakes it, behind that thread, and takes milliseconds to move it: two threads were then no
+  // faster than one (measured on Linux 6.18, two processors, calls of 0.4 ms, 10 ms apart).
+  void steer_workers() {
+    cpu_set_t set = allowed_processors();
+    const int own = sched_getcpu();
+    if (own < 0 || own >= CPU_SETSIZE) return;
+    CPU_CLR(own, &set);
+    if (CPU_COUNT(&set) == 0) return;
+    if (CPU_EQUAL(&set, &steered_to_) && num_steered_ == workers_.size()) return;
+    for (const pthread_t worker : workers_) pthread_setaffinity_np(worker, sizeof set, &set);
+    steered_to_ = set;
+    num_steered_ = workers_.size();
+  }
+
   void take_pieces(Job& job) {
     try {
       for (std::int64_t i; (i = job.next.fetch_add(1, std::memory_order_relaxed)) < job.num_pieces;)
@@ -111,7 +139,9 @@ class Pool {
   std::condition_variable done_;
   std::list<Job*> jobs_;
   std::atomic<std::uint64_t> generation_{0};
-  int num_workers_ = 0;
+  std::vector<pthread_t> workers_;  // they never end
+  cpu_set_t steered_to_{};          // where the first num_steered_ of them may run
+  std::size_t num_steered_ = 0;
 };
 
 // Never destroyed: workers are parked in it when the process ends. A forked child forgets its
@@ -148,10 +178,9 @@ int thread_limit(int count) {
 }  // namespace
 
 int num_threads() {
-  cpu_set_t set;
-  int count = sched_getaffinity(0, sizeof set, &set) == 0
-                  ? CPU_COUNT(&set)
-                  : static_cast<int>(std::thread::hardware_concurrency());
+  const cpu_set_t set = allowed_processors();
+  int count = CPU_COUNT(&set);
+  if (count == 0) count = static_cast<int>(std::thread::hardware_concurrency());
   count = std::max(count, 1);
   return std::min(count, thread_limit(count));
 }
