@@ -19,6 +19,11 @@ struct DecodeDesc {
   int num_kv_heads = 0;
   int qo_len = 1;
   DType q_dtype = DType::kBF16;
+  // Which options of DecodeParams are used.
+  bool window_left = false;
+  bool mask = false;
+  bool logits_soft_cap = false;
+  bool sinks = false;
 };
 
 struct BackendInfo {

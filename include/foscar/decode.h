@@ -21,13 +21,25 @@ struct DecodeParams {
   PagedKvCache cache{};
   // Shape of q; dtype of q, or FP32 on the CPU. An empty request's rows are exactly 0.
   Tensor o{};
-  // Optional FP32 [batch_size, num_qo_heads] or [batch_size, qo_len, num_qo_heads], contiguous: the natural log of
-  // sum(exp(logit)) over the true logits, offsets included; -inf for an empty row.
+  // Optional FP32 [batch_size, num_qo_heads] or [batch_size, qo_len, num_qo_heads], contiguous: the natural log of the
+  // denominator of o, that is of sum(exp(logit)) over the true logits, offsets and the sink included; -inf for an empty row
+  // (its sink, if there is one). Parts of the keys can be merged by it when exactly one of the calls is given the sinks.
   Tensor lse{};
   // Factor on q.k; 0 means 1 / sqrt(head_dim). Must be finite.
   double sm_scale = 0.0;
-  // With several new tokens, row i sees the first kv_len - qo_len + i + 1 keys.
+  // Which keys a row sees. New token i of a request is at position p = kv_len - qo_len + i; keys have positions
+  // 0 .. kv_len - 1. causal: row i sees no key behind p. Not consulted where `mask` is given.
   bool causal = true;
+  // Row i sees no key before p - window_left: the window_left keys before the current one, and that one. -1: no limit.
+  int window_left = -1;
+  // Optional uint8 [batch_size, qo_len, qo_len], or [qo_len, qo_len] for all requests alike; contiguous. Row i sees new
+  // token j where mask[i][j] is not 0 (a draft tree, say), and every key before the new tokens, within the window.
+  Tensor mask{};
+  // A logit becomes cap * tanh(logit / cap) before anything else happens to it. 0: off. Finite, not negative.
+  double logits_soft_cap = 0.0;
+  // Optional FP32 [num_qo_heads], contiguous: attention sinks, one logit per query head that takes part in the denominator and
+  // has no value. It is neither scaled nor capped, and every row sees it. -inf is no sink; NaN or +inf make the head's rows NaN.
+  Tensor sinks{};
   // Tokens per split, a multiple of page_size and of 64, or 0: the schedule chooses. A fixed size makes a request's bits
   // independent of its neighbours (batch-invariant mode).
   int kv_chunk_size = 0;

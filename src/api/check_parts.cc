@@ -29,11 +29,15 @@ void QueryChecks::given() const {
   require_given("q", params.q);
   require_given("o", params.o);
   if (params.lse.defined()) require_given("lse", params.lse);
+  if (params.mask.defined()) require_given("mask", params.mask);
+  if (params.sinks.defined()) require_given("sinks", params.sinks);
 }
 
 void QueryChecks::devices() const {
   require_device("o", params.o, params.q.device, "q");
   if (params.lse.defined()) require_device("lse", params.lse, params.q.device, "q");
+  if (params.mask.defined()) require_device("mask", params.mask, params.q.device, "q");
+  if (params.sinks.defined()) require_device("sinks", params.sinks, params.q.device, "q");
 }
 
 void QueryChecks::dtypes() const {
@@ -47,6 +51,8 @@ void QueryChecks::dtypes() const {
     require_dtype("o", params.o, {params.q.dtype}, " (the dtype of q)");
   }
   if (params.lse.defined()) require_dtype("lse", params.lse, {DType::kF32});
+  if (params.mask.defined()) require_dtype("mask", params.mask, {DType::kU8});
+  if (params.sinks.defined()) require_dtype("sinks", params.sinks, {DType::kF32});
 }
 
 void QueryChecks::layout() const {
@@ -57,10 +63,16 @@ void QueryChecks::layout() const {
   require_inner_contiguous("o", params.o);
   require_aligned("o", params.o, dtype_bytes(params.o.dtype));
   require_no_overlap("o", params.o);
-  if (!params.lse.defined()) return;
-  require_rank("lse", params.lse, {params.q.ndim - 1}, "the shape of q without head_dim");
-  require_contiguous("lse", params.lse);
-  require_aligned("lse", params.lse, dtype_bytes(DType::kF32));
+  const auto contiguous = [](const char* name, const Tensor& t, std::initializer_list<int> ranks,
+                             const char* shape) {
+    if (!t.defined()) return;
+    require_rank(name, t, ranks, shape);
+    require_contiguous(name, t);
+    require_aligned(name, t, dtype_bytes(t.dtype));
+  };
+  contiguous("lse", params.lse, {params.q.ndim - 1}, "the shape of q without head_dim");
+  contiguous("mask", params.mask, {2, 3}, "[qo_len, qo_len] or [batch_size, qo_len, qo_len]");
+  contiguous("sinks", params.sinks, {1}, "[num_qo_heads]");
 }
 
 DecodeShape QueryChecks::shape(std::int64_t num_kv_heads, int head_dim) const {
@@ -90,6 +102,17 @@ DecodeShape QueryChecks::shape(std::int64_t num_kv_heads, int head_dim) const {
     if (params.lse.defined())
       require_shape("lse", params.lse, {s[0], s[1], s[2]}, "q without head_dim");
   }
+  if (params.mask.defined()) {
+    const std::int64_t rows = shape.qo_len;
+    if (params.mask.ndim == 2) {
+      require_shape("mask", params.mask, {rows, rows}, "[qo_len, qo_len]");
+    } else {
+      require_shape("mask", params.mask, {s[0], rows, rows}, "[batch_size, qo_len, qo_len]");
+    }
+  }
+  if (params.sinks.defined()) {
+    require_shape("sinks", params.sinks, {shape.num_qo_heads}, "num_qo_heads of q");
+  }
   return shape;
 }
 
@@ -97,6 +120,15 @@ void QueryChecks::range(int page_size) const {
   if (!std::isfinite(static_cast<float>(params.sm_scale))) {
     reject(ErrorKind::kInvalidArgument, "sm_scale", std::to_string(params.sm_scale),
            "finite float32 values, or 0 for 1 / sqrt(head_dim)");
+  }
+  if (params.window_left < -1) {
+    reject(ErrorKind::kInvalidArgument, "window_left", std::to_string(params.window_left),
+           "-1 (no limit), or the number of keys before the current one");
+  }
+  const float cap = static_cast<float>(params.logits_soft_cap);
+  if (!(std::isfinite(cap) && cap >= 0.0f) || (cap == 0.0f && params.logits_soft_cap != 0.0)) {
+    reject(ErrorKind::kInvalidArgument, "logits_soft_cap", std::to_string(params.logits_soft_cap),
+           "0 (off) or a positive finite float32");
   }
   // Page sizes are powers of two, so a multiple of both is a multiple of the larger.
   const int multiple = std::max(page_size, kChunkMultiple);
@@ -115,7 +147,13 @@ DecodeArgs QueryChecks::args(const DecodeShape& shape) const {
   args.lse = params.lse.defined() ? static_cast<float*>(params.lse.data) : nullptr;
   args.sm_scale = static_cast<float>(
       params.sm_scale != 0.0 ? params.sm_scale : 1.0 / std::sqrt(double(shape.head_dim)));
-  args.causal = params.causal;
+  args.causal = params.causal && !params.mask.defined();
+  args.modifiers = {
+      .window_left = params.window_left,
+      .logits_soft_cap = static_cast<float>(params.logits_soft_cap),
+      .sinks = params.sinks.defined() ? static_cast<const float*>(params.sinks.data) : nullptr,
+      .mask = params.mask.defined() ? static_cast<const std::uint8_t*>(params.mask.data) : nullptr,
+      .mask_batch_stride = params.mask.ndim == 3 ? std::int64_t{shape.qo_len} * shape.qo_len : 0};
   args.kv_chunk_size = params.kv_chunk_size;
   args.device_index = params.q.device.index;
   return args;

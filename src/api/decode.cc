@@ -32,7 +32,11 @@ void decode(const DecodeParams& params, const ExecutionContext& context) {
                             .num_qo_heads = args.shape.num_qo_heads,
                             .num_kv_heads = args.shape.num_kv_heads,
                             .qo_len = args.shape.qo_len,
-                            .q_dtype = params.q.dtype});
+                            .q_dtype = params.q.dtype,
+                            .window_left = params.window_left >= 0,
+                            .mask = params.mask.defined(),
+                            .logits_soft_cap = params.logits_soft_cap > 0,
+                            .sinks = params.sinks.defined()});
   if (args.shape.batch_size == 0) return;
   use_context(args, context, backend);
   backend.decode(args);

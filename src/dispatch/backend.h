@@ -40,6 +40,21 @@ struct DecodeShape {
   FOSCAR_HD int gqa_group_size() const { return num_qo_heads / num_kv_heads; }
 };
 
+// What changes logits, or which of them count, beyond `causal`; core/visible.h says what a row sees.
+struct ScoreModifiers {
+  int window_left;        // keys; negative: no limit
+  float logits_soft_cap;  // 0: off
+  const float* sinks;     // [num_qo_heads], natural-log units, or null
+  const std::uint8_t*
+      mask;  // [qo_len, qo_len] of request b at mask + b * mask_batch_stride, or null
+  std::int64_t mask_batch_stride;  // bytes; 0: one mask for all requests
+
+  // Row i of request b: element j is not 0 where the row sees new token j.
+  FOSCAR_HD const std::uint8_t* mask_row(int b, int i, int qo_len) const {
+    return mask + b * mask_batch_stride + static_cast<std::int64_t>(i) * qo_len;
+  }
+};
+
 struct DecodeArgs {
   DecodeShape shape;
   RowView q;
@@ -50,6 +65,7 @@ struct DecodeArgs {
   PageTableView table;
   float sm_scale;
   bool causal;
+  ScoreModifiers modifiers;
   int kv_chunk_size;  // tokens; 0: free choice
   void* workspace;
   std::int64_t workspace_bytes;

@@ -49,6 +49,7 @@ void expect_dense_right(const TestBackend& backend, const Geometry& g, DType kv_
   const Buffer q_buffer = upload(to_bytes(q, g.q_dtype)), k_buffer = upload(k_bytes),
                v_buffer = upload(v_bytes);
   const Buffer o_buffer = upload(to_bytes(std::vector<float>(q.size(), 7.0f), o_dtype));
+  const Buffer mask_buffer = upload(options.mask), sinks_buffer = upload(options.sinks);
   const Buffer lse_buffer = upload(std::vector<float>(rows, 7.0f));
   const PlacedCache placed = place_cache(place, pages, options);
   const auto q_like = [&](void* data, DType dtype) {
@@ -72,6 +73,14 @@ void expect_dense_right(const TestBackend& backend, const Geometry& g, DType kv_
        .lse = Tensor::contiguous(lse_buffer.data(), DType::kF32,
                                  {g.batch_size(), g.qo_len, g.num_qo_heads}, device),
        .causal = options.causal,
+       .window_left = options.window_left,
+       .mask = options.mask.empty() ? Tensor{}
+                                    : Tensor::contiguous(mask_buffer.data(), DType::kU8,
+                                                         {g.qo_len, g.qo_len}, device),
+       .logits_soft_cap = options.soft_cap,
+       .sinks = options.sinks.empty() ? Tensor{}
+                                      : Tensor::contiguous(sinks_buffer.data(), DType::kF32,
+                                                           {g.num_qo_heads}, device),
        .kv_chunk_size = options.kv_chunk_size},
       {.k = kv_like(k_buffer.data()), .v = kv_like(v_buffer.data()), .table = placed.cache.table},
       {.workspace = workspace.data(), .workspace_bytes = workspace_bytes, .backend = backend.name});
@@ -116,6 +125,22 @@ TEST_P(Decode, DenseHeadsAndRows) {
         for (bool causal : {true, false})
           expect_dense_right(backend(), g, DType::kBF16,
                              {.causal = causal, .kv_chunk_size = chunk});
+      }
+    }
+  }
+}
+
+TEST_P(Decode, DenseModifiers) {
+  if (backend().is_cuda()) GTEST_SKIP() << "the cuda backend decodes quantized pages only";
+  const std::vector<float> sinks{0.5f, -2.0f, 3.0f, 0.0f, 1.0f, -1.0f, 7.0f, -30.0f};
+  const std::vector<std::uint8_t> tree{1, 0, 0, 1, 1, 0, 0, 0, 1};
+  for (int qo_len : {1, 3}) {
+    for (int window_left : {-1, 0, 40, 100}) {
+      for (bool masked : {false, true}) {
+        const Geometry g{.qo_len = qo_len, .kv_lens = {2, 190, 64, 0, 129}};
+        RunOptions options{.window_left = window_left, .soft_cap = 2.0, .sinks = sinks};
+        if (masked) options.mask = qo_len == 3 ? tree : std::vector<std::uint8_t>{0};
+        expect_dense_right(backend(), g, DType::kBF16, options);
       }
     }
   }

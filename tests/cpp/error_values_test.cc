@@ -211,6 +211,82 @@ TEST(DecodeErrors, RangesAndTables) {
   });
 }
 
+TEST(DecodeErrors, Modifiers) {
+  static float sinks[16];
+  static std::uint8_t mask[16];
+  const auto cpu = [](void* data, DType dtype, std::initializer_list<std::int64_t> shape) {
+    return Tensor::contiguous(data, dtype, shape);
+  };
+  expect_decode_errors({
+      {"window -2",
+       [](Call& c) { c.params.window_left = -2; },
+       kValue,
+       {"window_left:", "-2", "-1 (no limit)"}},
+      {"cap negative",
+       [](Call& c) { c.params.logits_soft_cap = -1; },
+       kValue,
+       {"logits_soft_cap:", "-1", "positive finite"}},
+      {"cap NaN",
+       [](Call& c) { c.params.logits_soft_cap = std::nan(""); },
+       kValue,
+       {"logits_soft_cap:", "nan", "positive finite"}},
+      {"cap beyond FP32",
+       [](Call& c) { c.params.logits_soft_cap = 1e300; },
+       kValue,
+       {"logits_soft_cap:", "10000", "positive finite"}},
+      {"cap below FP32",
+       [](Call& c) { c.params.logits_soft_cap = 1e-300; },
+       kValue,
+       {"logits_soft_cap:", "positive finite"}},
+      {"sinks of another device",
+       [&](Call& c) { c.params.sinks = Tensor::contiguous(sinks, DType::kF32, {8}, kCuda0); },
+       kType,
+       {"sinks:", "CUDA:0", "CPU"}},
+      {"sinks BF16",
+       [&](Call& c) { c.params.sinks = cpu(sinks, DType::kBF16, {8}); },
+       kType,
+       {"sinks:", "bfloat16", "float32"}},
+      {"sinks per KV head",
+       [&](Call& c) { c.params.sinks = cpu(sinks, DType::kF32, {2}); },
+       kValue,
+       {"sinks:", "[2]", "[8]"}},
+      {"sinks per request",
+       [&](Call& c) {
+         c.params.sinks = cpu(sinks, DType::kF32, {2, 8});
+       },
+       kValue,
+       {"sinks:", "[num_qo_heads]"}},
+      {"mask int32",
+       [&](Call& c) {
+         c.params.mask = cpu(mask, DType::kI32, {1, 1});
+       },
+       kType,
+       {"mask:", "int32", "uint8"}},
+      {"mask of another device",
+       [&](Call& c) {
+         c.params.mask = Tensor::contiguous(mask, DType::kU8, {1, 1}, kCuda0);
+       },
+       kType,
+       {"mask:", "CUDA:0", "CPU"}},
+      {"mask over all keys",
+       [&](Call& c) {
+         c.params.mask = cpu(mask, DType::kU8, {1, 10});
+       },
+       kValue,
+       {"mask:", "[1, 10]", "[1, 1]"}},
+      {"mask of another batch",
+       [&](Call& c) {
+         c.params.mask = cpu(mask, DType::kU8, {3, 1, 1});
+       },
+       kValue,
+       {"mask:", "[3, 1, 1]", "[2, 1, 1]"}},
+      {"mask of one dimension",
+       [&](Call& c) { c.params.mask = cpu(mask, DType::kU8, {1}); },
+       kValue,
+       {"mask:", "[qo_len, qo_len]"}},
+  });
+}
+
 // Page ids that no request reads may be anything, and lse is optional.
 TEST(DecodeErrors, NotMistakes) {
   Call call;

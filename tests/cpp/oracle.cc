@@ -35,6 +35,20 @@ double read_param(const std::uint8_t* bytes, DType dtype) {
   return decode_16bit(static_cast<std::uint16_t>(bytes[0] | bytes[1] << 8), dtype == DType::kF16);
 }
 
+// Whether new token i of request b sees key t: in words, not by the library's intervals.
+bool oracle_sees(const Geometry& g, const RunOptions& options, int b, int i, int t) {
+  const int position = g.kv_lens[static_cast<std::size_t>(b)] - g.qo_len + i;
+  const int distance = position - t;  // keys back from the current one
+  if (options.window_left >= 0 && distance > options.window_left) return false;
+  if (options.mask.empty()) return !options.causal || distance >= 0;
+  const int j = i - distance;  // index of key t among the new tokens
+  const auto rows = static_cast<std::size_t>(g.qo_len);
+  const bool shared = options.mask.size() == rows * rows;
+  const std::size_t row =
+      (shared ? 0 : static_cast<std::size_t>(b) * rows) + static_cast<std::size_t>(i);
+  return j < 0 || options.mask[row * rows + static_cast<std::size_t>(j)] != 0;
+}
+
 const std::uint8_t* token_block(const HostCache& cache, int b, int head, int t) {
   return cache.block(
       cache.pages[static_cast<std::size_t>(b)][static_cast<std::size_t>(t / cache.g.page_size)],
@@ -99,25 +113,33 @@ Oracle oracle_attention(const Geometry& g, const ValueFn& value, const std::vect
         }
       }
       for (int i = 0; i < g.qo_len; ++i) {
-        const int visible = options.causal ? std::max(0, kv_len - g.qo_len + i + 1) : kv_len;
         for (int h = kv_head * g.gqa_group_size(); h < (kv_head + 1) * g.gqa_group_size(); ++h) {
-          if (visible == 0) continue;
           const std::size_t row = (static_cast<std::size_t>(b) * g.qo_len + i) * g.num_qo_heads + h;
+          std::vector<int> tokens;
           std::vector<double> logits;
-          for (int t = 0; t < visible; ++t) {
+          for (int t = 0; t < kv_len; ++t) {
+            if (!oracle_sees(g, options, b, i, t)) continue;
             double dot = 0;
             for (std::size_t c = 0; c < dim; ++c)
               dot += q[row * dim + c] * k[static_cast<std::size_t>(t) * dim + c];
-            logits.push_back(sm_scale * dot);
-            out.max_logit = std::max(out.max_logit, std::abs(logits.back()));
+            tokens.push_back(t);
+            const double logit = sm_scale * dot;
+            out.max_logit = std::max(out.max_logit, std::abs(logit));
+            logits.push_back(options.soft_cap > 0
+                                 ? options.soft_cap * std::tanh(logit / options.soft_cap)
+                                 : logit);
           }
+          // The sink: a logit without a value.
+          if (!options.sinks.empty()) logits.push_back(options.sinks[static_cast<std::size_t>(h)]);
+          if (logits.empty()) continue;
           const double max = *std::max_element(logits.begin(), logits.end());
+          if (max == -kInfinity) continue;  // a sink that is none, and nothing else
           double sum = 0;
           for (double logit : logits) sum += std::exp(logit - max);
-          for (int t = 0; t < visible; ++t) {
-            const double p = std::exp(logits[static_cast<std::size_t>(t)] - max) / sum;
+          for (std::size_t n = 0; n < tokens.size(); ++n) {
+            const double p = std::exp(logits[n] - max) / sum;
             for (std::size_t c = 0; c < dim; ++c)
-              out.o[row * dim + c] += p * v[static_cast<std::size_t>(t) * dim + c];
+              out.o[row * dim + c] += p * v[static_cast<std::size_t>(tokens[n]) * dim + c];
           }
           out.lse[row] = max + std::log(sum);
         }

@@ -202,6 +202,18 @@ Result run_decode(const TestBackend& backend, const HostCache& cache, const std:
                                         {g.batch_size(), g.qo_len, g.num_qo_heads}, device);
   params.sm_scale = options.sm_scale;
   params.causal = options.causal;
+  params.window_left = options.window_left;
+  params.logits_soft_cap = options.soft_cap;
+  const Buffer sinks = upload(place, options.sinks), mask = upload(place, options.mask);
+  if (!options.sinks.empty()) {
+    params.sinks = Tensor::contiguous(sinks.data(), DType::kF32, {g.num_qo_heads}, device);
+  }
+  if (!options.mask.empty()) {
+    const bool shared = options.mask.size() == static_cast<std::size_t>(g.qo_len * g.qo_len);
+    params.mask = shared ? Tensor::contiguous(mask.data(), DType::kU8, {g.qo_len, g.qo_len}, device)
+                         : Tensor::contiguous(mask.data(), DType::kU8,
+                                              {g.batch_size(), g.qo_len, g.qo_len}, device);
+  }
   // The cuda backend has no fixed splits yet: there the same problems run under its own schedule.
   params.kv_chunk_size = backend.is_cuda() ? 0 : options.kv_chunk_size;
 

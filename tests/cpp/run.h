@@ -17,6 +17,10 @@ struct RunOptions {
   bool causal = true;
   int kv_chunk_size = 0;
   double sm_scale = 0.0;
+  int window_left = -1;
+  double soft_cap = 0.0;
+  std::vector<float> sinks{};        // [num_qo_heads], or none
+  std::vector<std::uint8_t> mask{};  // [qo_len, qo_len], [batch, qo_len, qo_len], or none
   std::optional<DType> o_dtype =
       std::nullopt;              // default: FP32 on the CPU, q_dtype on a CUDA device
   int q_row_padding = 0;         // elements between the heads of one token and the next token's

@@ -8,6 +8,7 @@
 #include "backends/cpu/flush_to_zero.h"
 #include "backends/cpu/thread_pool.h"
 #include "core/softmax_state.h"
+#include "core/visible.h"
 
 namespace foscar::cpu {
 namespace {
@@ -18,6 +19,7 @@ namespace {
 constexpr int split_tokens(int kv_len) { return kv_len <= 8192 ? 1024 : 2048; }
 
 constexpr float kLn2 = 0.693147180559945309417f;
+constexpr float kLog2E = 1.44269504088896340736f;
 
 DecodeScratch& thread_scratch(std::size_t num_rows) {
   thread_local std::unique_ptr<DecodeScratch> scratch = std::make_unique<DecodeScratch>();
@@ -54,8 +56,14 @@ void merge_row(const DecodeArgs& args, const Partials& partials, std::int64_t fi
   for (int s = 0; s < num_splits; ++s) {
     highest = std::max(highest, partials.piece(first_piece + s * stride).row_max[row]);
   }
+  // The sink enters here and only here: once per row, however many pieces there are.
+  constexpr float kNoSink = -std::numeric_limits<float>::infinity();
+  const float sink =
+      args.modifiers.sinks == nullptr ? kNoSink : args.modifiers.sinks[head] * kLog2E;
+  if (sink > highest) highest = sink;
   float o[kMaxHeadDim] = {};
   SoftmaxState<float> state;
+  if (sink != kNoSink) state.row_sum = std::exp2(sink - highest);  // NaN goes on
   for (int s = 0; s < num_splits; ++s) {
     const PartialState piece = partials.piece(first_piece + s * stride);
     if (piece.row_sum[row] == 0.0f) continue;  // empty; NaN goes on
@@ -83,21 +91,33 @@ void run_pieces_and_merge(const DecodeArgs& args, F&& piece_function) {
   const DecodeShape& shape = args.shape;
   const int gqa = shape.gqa_group_size();
   const std::int64_t rows = static_cast<std::int64_t>(shape.qo_len) * gqa;
-  const auto map_of = [&](int kv_len) {
+  // Tokens before every row's window are no work: pieces begin at the tile of the first row's.
+  const auto first_token = [&](int kv_len) {
+    return first_visible(kv_len, shape.qo_len, 0, args.modifiers.window_left) / kTileTokens *
+           kTileTokens;
+  };
+  const auto map_of = [&](int tokens) {
     return WorkMap{shape.num_kv_heads,
-                   args.kv_chunk_size > 0 ? args.kv_chunk_size : split_tokens(kv_len)};
+                   args.kv_chunk_size > 0 ? args.kv_chunk_size : split_tokens(tokens)};
+  };
+  const auto tokens_of = [&](int b) {
+    const int kv_len = args.table.kv_len(b);
+    return kv_len - first_token(kv_len);
   };
   const auto first_item =
       std::make_unique<std::int64_t[]>(static_cast<std::size_t>(shape.batch_size) + 1);
   for (int b = 0; b < shape.batch_size; ++b) {
-    const int kv_len = args.table.kv_len(b);
-    first_item[b + 1] = first_item[b] + map_of(kv_len).num_items(kv_len);
+    first_item[b + 1] = first_item[b] + map_of(tokens_of(b)).num_items(tokens_of(b));
   }
   const std::int64_t num_items = first_item[shape.batch_size];
   const auto item_at = [&](std::int64_t index) {
     const int b = request_of_item(first_item.get(), shape.batch_size, index);
-    const int kv_len = args.table.kv_len(b);
-    return map_of(kv_len).item(b, kv_len, index - first_item[b]);
+    const int tokens = tokens_of(b);
+    WorkItem item = map_of(tokens).item(b, tokens, index - first_item[b]);
+    const int skipped = args.table.kv_len(b) - tokens;
+    item.kv_begin += skipped;
+    item.kv_end += skipped;
+    return item;
   };
   const int threads = num_threads();
   const Partials partials(num_items, rows, shape.head_dim);
@@ -116,8 +136,7 @@ void run_pieces_and_merge(const DecodeArgs& args, F&& piece_function) {
                [&](std::int64_t index) {
                  const int b = static_cast<int>(index / shape.num_kv_heads);
                  const int kv_head = static_cast<int>(index % shape.num_kv_heads);
-                 const int kv_len = args.table.kv_len(b);
-                 const int num_splits = map_of(kv_len).num_splits(kv_len);
+                 const int num_splits = map_of(tokens_of(b)).num_splits(tokens_of(b));
                  for (int t = 0; t < shape.qo_len; ++t) {
                    for (int h = 0; h < gqa; ++h) {
                      merge_row(args, partials, first_item[b] + kv_head, shape.num_kv_heads,

@@ -35,6 +35,11 @@ struct RowState {
   float row_sum;
   float largest_weight;  // of the current block, where softmax.h computes it
   int num_visible;       // tokens of the request that this row sees
+  // What it does not see of those (modify.h): tokens before first_visible, and of the new tokens, which begin at new_begin, those whose
+  // element of mask_row is 0. mask_row is null where there is no mask.
+  int first_visible;
+  int new_begin;
+  const std::uint8_t* mask_row;
 };
 
 // The V scales of one group in one block.
@@ -59,6 +64,7 @@ struct DecodeScratch {
   ScaleRange v_range[kMaxGroups];
   // Logits, then probabilities (or probability * scale where softmax.h says so), in lane order.
   alignas(64) float p[kTileRows][kMaxBlockTokens];
+  alignas(64) float keep[kTileRows][kMaxBlockTokens];  // 1 for visible tokens; rows that hide some
   alignas(64) std::int8_t p_bytes[kTileRows][2][kMaxBlockTokens];  // [high, low], in token order
   // V codes of the block, four tokens interleaved: [chunk][token / 4 * 64 + byte of the chunk * 4 +
   // token % 4].

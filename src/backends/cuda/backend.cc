@@ -2,6 +2,8 @@
 #include <cuda_runtime_api.h>
 
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "backends/cuda/append/append.h"
 #include "backends/cuda/decode/decode.h"
@@ -34,6 +36,21 @@ std::string unavailable_reason() {
   return {};
 }
 
+// What the decode kernel computes, less the options that it does not take yet.
+Support supports(const DecodeDesc& desc) {
+  const std::pair<bool, std::string_view> options[] = {{desc.window_left, "window_left"},
+                                                       {desc.mask, "mask"},
+                                                       {desc.logits_soft_cap, "logits_soft_cap"},
+                                                       {desc.sinks, "sinks"}};
+  for (const auto& [used, name] : options) {
+    if (used) {
+      return {false, std::string(name) +
+                         ": the cuda backend does not take it; the cpu backends and reference do"};
+    }
+  }
+  return cuda::supports_decode(desc);
+}
+
 void decode_dense(const DenseDecodeArgs&) {
   throw Error(ErrorKind::kUnsupported,
               "decode_dense: the cuda backend decodes quantized pages only; the cpu backends and "
@@ -49,7 +66,7 @@ std::span<const Backend> cuda_backends() {
        .unavailable_reason = unavailable_reason,
        .description =
            "tensor cores over packed codes, one launch per call (compute capability 9.0 and above)",
-       .supports = cuda::supports_decode,
+       .supports = supports,
        .decode = cuda::decode,
        .decode_dense = decode_dense,
        .quantize_append = cuda::quantize_append,

@@ -3,6 +3,9 @@
 //     logit_t = sm_scale * sum_c q_c K_tc        m = max logit        w_t = exp(logit_t - m)
 //     o_c = sum_t w_t V_tc / sum_t w_t           lse = m + ln sum_t w_t
 //
+// over the keys that the row sees (core/visible.h). A soft cap replaces the logit by cap * tanh(logit / cap); a sink is one more
+// logit in m and in the sum, without a value.
+//
 // The low-bit and the dense decode differ only in where K and V come from. kv_chunk_size has no
 // effect: there is one pass over all keys.
 #include <algorithm>
@@ -12,9 +15,12 @@
 
 #include "backends/reference/block.h"
 #include "backends/reference/reference.h"
+#include "core/visible.h"
 
 namespace foscar::reference {
 namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // K and V of one (request, KV head).
 struct Rows {
@@ -60,43 +66,53 @@ Rows dense_rows(const DenseDecodeArgs& args, int b, int head) {
 
 // Output row and LSE of query head h of new token i of request b.
 void attend(const DecodeArgs& args, const Rows& rows, int b, int i, int h) {
-  const int head_dim = args.shape.head_dim;
-  const int visible =
-      args.causal ? std::max(0, rows.kv_len - args.shape.qo_len + i + 1) : rows.kv_len;
+  const DecodeShape& shape = args.shape;
+  const ScoreModifiers& modifiers = args.modifiers;
   const std::int64_t q_row =
       b * args.q.batch_stride + i * args.q.token_stride + h * args.q.head_stride;
   const std::int64_t o_row =
       b * args.o.batch_stride + i * args.o.token_stride + h * args.o.head_stride;
+  const std::uint8_t* mask_row =
+      modifiers.mask == nullptr ? nullptr : modifiers.mask_row(b, i, shape.qo_len);
 
-  std::vector<double> weights(static_cast<std::size_t>(visible));
-  double max = -std::numeric_limits<double>::infinity();
-  for (int t = 0; t < visible; ++t) {
-    double dot = 0;
-    for (int c = 0; c < head_dim; ++c) {
-      dot += static_cast<double>(load_as_float(args.q.data, q_row + c, args.q.dtype)) *
-             rows.k[static_cast<std::size_t>(t) * head_dim + c];
-    }
-    weights[static_cast<std::size_t>(t)] = static_cast<double>(args.sm_scale) * dot;
-    max = std::max(max, weights[static_cast<std::size_t>(t)]);
+  std::vector<int> tokens;  // that the row sees
+  for (int t = 0; t < rows.kv_len; ++t) {
+    if (sees(t, rows.kv_len, shape.qo_len, i, args.causal, modifiers.window_left, mask_row))
+      tokens.push_back(t);
   }
-  double sum = 0;
+  const double sink =
+      modifiers.sinks == nullptr ? -kInfinity : static_cast<double>(modifiers.sinks[h]);
+  const double cap = modifiers.logits_soft_cap;
+  std::vector<double> weights;
+  double max = sink;
+  for (const int t : tokens) {
+    double dot = 0;
+    for (int c = 0; c < shape.head_dim; ++c) {
+      dot += static_cast<double>(load_as_float(args.q.data, q_row + c, args.q.dtype)) *
+             rows.k[static_cast<std::size_t>(t) * shape.head_dim + c];
+    }
+    const double logit = static_cast<double>(args.sm_scale) * dot;
+    weights.push_back(cap > 0 ? cap * std::tanh(logit / cap) : logit);
+    max = std::max(max, weights.back());
+  }
+  // Nothing to see and no sink: the difference below would be (-inf) - (-inf).
+  double sum = max == -kInfinity && tokens.empty() ? 0.0 : std::exp(sink - max);
   for (double& weight : weights) {
     weight = std::exp(weight - max);
     sum += weight;
   }
-  for (int c = 0; c < head_dim; ++c) {
+  for (int c = 0; c < shape.head_dim; ++c) {
     double value = 0;
-    for (int t = 0; t < visible; ++t) {
-      value +=
-          weights[static_cast<std::size_t>(t)] * rows.v[static_cast<std::size_t>(t) * head_dim + c];
+    for (std::size_t n = 0; n < tokens.size(); ++n) {
+      value += weights[n] * rows.v[static_cast<std::size_t>(tokens[n]) * shape.head_dim + c];
     }
     store_from_float(args.o.data, o_row + c, args.o.dtype,
-                     visible == 0 ? 0.0f : static_cast<float>(value / sum));
+                     sum == 0.0 ? 0.0f : static_cast<float>(value / sum));
   }
   if (args.lse == nullptr) return;
   const std::int64_t row =
-      (static_cast<std::int64_t>(b) * args.shape.qo_len + i) * args.shape.num_qo_heads + h;
-  args.lse[row] = static_cast<float>(visible == 0 ? max : max + std::log(sum));
+      (static_cast<std::int64_t>(b) * shape.qo_len + i) * shape.num_qo_heads + h;
+  args.lse[row] = static_cast<float>(sum == 0.0 ? max : max + std::log(sum));
 }
 
 // `rows_of(b, kv_head)` returns Rows.

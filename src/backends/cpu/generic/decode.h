@@ -3,6 +3,7 @@
 // rows of the KV head.
 #pragma once
 
+#include "backends/cpu/generic/modify.h"
 #include "backends/cpu/generic/query.h"
 #include "backends/cpu/generic/scores.h"
 #include "backends/cpu/generic/softmax.h"
@@ -17,25 +18,39 @@ void softmax_and_values(const PageLayout& layout, const TokenBlock& block, Decod
   const bool folded =
       layout.v.num_groups == 1 && scratch.v_range[0].one_pass && scratch.v_range[0].largest > 0.0f;
   const FoldInputs fold{scratch.v_scale[0], scratch.v_offset[0]};
+  bool hides[kRows];  // tokens that this row does not see lie among those that it does
   for (int r = 0; r < kRows; ++r) {
     const int visible = rows[r].num_visible - block.begin;
-    const int limit = visible < block.num_tokens ? visible : block.num_tokens;
+    int limit = visible < block.num_tokens ? visible : block.num_tokens;
+    hides[r] = may_hide(rows[r], block.begin, block.begin + limit);
+    if (hides[r]) {
+      const int seen = hide_tokens<Isa, false>(rows[r], block.begin, num_tokens, limit,
+                                               scratch.p[r], scratch.keep[r]);
+      if (seen == 0) limit = 0;
+    }
+    const auto softmax = [&]<bool kFold, bool kKeep>() {
+      softmax_block<Isa, kFold, false, kKeep>(scratch.p[r], num_tokens, limit, layout.head_dim,
+                                              fold, scratch.keep[r], rows[r]);
+    };
+    const bool keep = hides[r] && limit > 0;
     if (folded) {
-      softmax_block<Isa, true>(scratch.p[r], num_tokens, limit, layout.head_dim, fold, rows[r]);
+      keep ? softmax.template operator()<true, true>() : softmax.template operator()<true, false>();
     } else {
-      softmax_block<Isa, false>(scratch.p[r], num_tokens, limit, layout.head_dim, fold, rows[r]);
+      keep ? softmax.template operator()<false, true>()
+           : softmax.template operator()<false, false>();
     }
   }
   if (folded) {
     add_folded_values<Isa, kBits, kRows>(layout, block, scratch, rows);
   } else {
-    add_values<Isa, kBits, kRows>(layout, block, scratch, rows);
+    add_values<Isa, kBits, kRows>(layout, block, hides, scratch, rows);
   }
 }
 
 template <typename Isa, int kRows>
-void attend_tile(const PageLayout& layout, const TokenBlock& block, DecodeScratch& scratch,
+void attend_tile(const DecodeArgs& args, const TokenBlock& block, DecodeScratch& scratch,
                  RowState* rows, const Prefetcher* prefetch) {
+  const PageLayout& layout = args.layout;
   if (layout.k.bits == 2) {
     score_block<Isa, 2, kRows>(layout, block, rows, scratch, prefetch);
   } else {
@@ -45,6 +60,10 @@ void attend_tile(const PageLayout& layout, const TokenBlock& block, DecodeScratc
     for (int g = 0; g < layout.v.num_groups; ++g) {
       scratch.v_range[g] = survey_scales<Isa>(scratch.v_scale[g], block.num_tiles * kTileTokens);
     }
+  }
+  if (const float cap = args.modifiers.logits_soft_cap; cap > 0.0f) {
+    for (int r = 0; r < kRows; ++r)
+      cap_logits<Isa>(scratch.p[r], block.num_tiles * kTileTokens, cap * kLog2E);
   }
   if (layout.v.bits == 2) {
     softmax_and_values<Isa, 2, kRows>(layout, block, scratch, rows);
@@ -101,7 +120,7 @@ void decode_piece(const DecodeArgs& args, const WorkItem& item, const WorkItem* 
     const int end = item.kv_end - begin > block_size ? begin + block_size : item.kv_end;
     const TokenBlock block = gather_block(args, item, begin, end, scratch);
     for_each_row_tile(num_rows, [&]<int kRows>(int r) {
-      attend_tile<Isa, kRows>(layout, block, scratch, rows + r, r == 0 ? &prefetch : nullptr);
+      attend_tile<Isa, kRows>(args, block, scratch, rows + r, r == 0 ? &prefetch : nullptr);
     });
   }
   store_partial<Isa>(layout.v, layout.head_dim, rows, num_rows, out);

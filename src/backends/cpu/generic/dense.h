@@ -153,17 +153,40 @@ void attend_dense_tile(const DenseDecodeArgs& args, const DenseBlock& block, con
     }
     score_dense<Isa, kRows>(args, block, t, rows, scratch);
   }
+  if (const float cap = args.decode.modifiers.logits_soft_cap; cap > 0.0f) {
+    for (int r = 0; r < kRows; ++r) cap_logits<Isa>(scratch.p[r], kDenseBlockTokens, cap * kLog2E);
+  }
   int limit[kRows];
   int common = block.num_tokens;
+  bool any_hides = false;
   for (int r = 0; r < kRows; ++r) {
     limit[r] = std::clamp(rows[r].num_visible - block.begin, 0, block.num_tokens);
+    const bool hides = may_hide(rows[r], block.begin, block.begin + limit[r]);
+    if (hides && hide_tokens<Isa, true>(rows[r], block.begin, kDenseBlockTokens, limit[r],
+                                        scratch.p[r], scratch.keep[r]) > 0) {
+      softmax_block<Isa, false, true, true>(scratch.p[r], kDenseBlockTokens, limit[r], head_dim,
+                                            {nullptr, nullptr}, scratch.keep[r], rows[r]);
+    } else {
+      if (hides) limit[r] = 0;
+      softmax_block<Isa, false, true>(scratch.p[r], kDenseBlockTokens, limit[r], head_dim,
+                                      {nullptr, nullptr}, nullptr, rows[r]);
+    }
     common = std::min(common, limit[r]);
-    softmax_block<Isa, false, true>(scratch.p[r], kDenseBlockTokens, limit[r], head_dim,
-                                    {nullptr, nullptr}, rows[r]);
+    any_hides = any_hides || hides;
   }
-  add_dense_values<Isa, kRows>(block, next, args.v.dtype, head_dim, 0, common, scratch.p, rows);
   // Tokens that only some rows see must not meet the others, not even with weight 0: they may hold
   // NaN.
+  if (any_hides) {
+    for (int t = 0; t < block.num_tokens; ++t) {
+      for (int r = 0; r < kRows; ++r) {
+        if (t >= limit[r] || !sees_token(rows[r], block.begin + t)) continue;
+        add_dense_values<Isa, 1>(block, nullptr, args.v.dtype, head_dim, t, t + 1, scratch.p + r,
+                                 rows + r);
+      }
+    }
+    return;
+  }
+  add_dense_values<Isa, kRows>(block, next, args.v.dtype, head_dim, 0, common, scratch.p, rows);
   for (int r = 0; r < kRows; ++r) {
     if (common < limit[r]) {
       add_dense_values<Isa, 1>(block, nullptr, args.v.dtype, head_dim, common, limit[r],

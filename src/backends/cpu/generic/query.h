@@ -13,6 +13,7 @@
 #include <limits>
 
 #include "backends/cpu/scratch.h"
+#include "core/visible.h"
 #include "dispatch/backend.h"
 
 namespace foscar::cpu {
@@ -101,7 +102,13 @@ void prepare_rows(const DecodeArgs& args, const WorkItem& item, int kv_len, int 
       for (float& sum : row.offset_sum) sum = 0.0f;
       row.row_max = -std::numeric_limits<float>::infinity();
       row.row_sum = 0.0f;
-      row.num_visible = args.causal ? kv_len - args.shape.qo_len + t + 1 : kv_len;
+      const int qo_len = args.shape.qo_len;
+      row.num_visible = end_visible(kv_len, qo_len, t, args.causal);
+      row.first_visible = first_visible(kv_len, qo_len, t, args.modifiers.window_left);
+      row.new_begin = kv_len - qo_len;
+      row.mask_row = args.modifiers.mask == nullptr
+                         ? nullptr
+                         : args.modifiers.mask_row(item.request_idx, t, qo_len);
     }
   }
 }

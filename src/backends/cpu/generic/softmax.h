@@ -27,10 +27,11 @@ struct FoldInputs {
 };
 
 // kNaturalOrder: lane l holds token l instead of Isa::token_of_lane(l). `num_tokens` is a multiple
-// of kLanes; `limit`: tokens that the row sees (may be negative). kFold: see above.
-template <typename Isa, bool kFold, bool kNaturalOrder = false>
+// of kLanes; `limit`: tokens that the row sees (may be negative). kFold: see above. kKeep: of those it sees only the tokens whose `keep`
+// is 1 (modify.h), at least one; otherwise `keep` is not read.
+template <typename Isa, bool kFold, bool kNaturalOrder = false, bool kKeep = false>
 void softmax_block(float* p, int num_tokens, int limit, int head_dim, const FoldInputs& fold,
-                   RowState& row) {
+                   const float* keep, RowState& row) {
   using F = typename Isa::F;
   constexpr float kInf = std::numeric_limits<float>::infinity();
   const int visible = limit < num_tokens ? (limit > 0 ? limit : 0) : num_tokens;
@@ -70,9 +71,15 @@ void softmax_block(float* p, int num_tokens, int limit, int head_dim, const Fold
     }
     Isa::store(p + t, value);
   };
-  for (int t = 0; t < whole; t += Isa::kLanes) step(t, [](F value) { return value; });
-  for (int t = whole; t < num_tokens; t += Isa::kLanes) {
-    step(t, [=](F value) { return select(visible - t, value, Isa::set(0.0f)); });
+  if constexpr (kKeep) {
+    for (int t = 0; t < num_tokens; t += Isa::kLanes) {
+      step(t, [=](F value) { return Isa::keep_between(Isa::load(keep + t), 0.0f, 1.0f, value); });
+    }
+  } else {
+    for (int t = 0; t < whole; t += Isa::kLanes) step(t, [](F value) { return value; });
+    for (int t = whole; t < num_tokens; t += Isa::kLanes) {
+      step(t, [=](F value) { return select(visible - t, value, Isa::set(0.0f)); });
+    }
   }
   row.row_sum += Isa::sum(sum);
   if constexpr (kFold) {

@@ -174,10 +174,11 @@ float weigh_tokens(int num_tokens, int g, int r, const ScaleRange& range, float 
   return Isa::max_lane(largest);
 }
 
-// The general form: any number of groups, any spread of scales. scratch.p holds probabilities.
+// The general form: any number of groups, any spread of scales. scratch.p holds probabilities; where a row hides tokens, scratch.keep
+// says which it sees.
 template <typename Isa, int kBits, int kRows>
-void add_values(const PageLayout& layout, const TokenBlock& block, DecodeScratch& scratch,
-                RowState* rows) {
+void add_values(const PageLayout& layout, const TokenBlock& block, const bool (&hides)[kRows],
+                DecodeScratch& scratch, RowState* rows) {
   using F = typename Isa::F;
   const int num_tokens = block.num_tiles * kTileTokens;
   for (int g = 0; g < layout.v.num_groups; ++g) {
@@ -190,6 +191,7 @@ void add_values(const PageLayout& layout, const TokenBlock& block, DecodeScratch
         F part = Isa::mul(Isa::load(scratch.p[r] + t), Isa::load(scratch.v_offset[g] + t));
         // A token that this row does not see has p = 0, but its offset may be NaN.
         if (visible < t + Isa::kLanes) part = Isa::select_tokens(visible - t, part, Isa::set(0.0f));
+        if (hides[r]) part = Isa::keep_between(Isa::load(scratch.keep[r] + t), 0.0f, 1.0f, part);
         offset = Isa::add(offset, part);
       }
       rows[r].offset_sum[g] += Isa::sum(offset) + 0.0f * range.largest;
