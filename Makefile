@@ -35,6 +35,7 @@ demo: configure
 
 test: build
 	@scripts/setup.sh python
+	@scripts/python_package.sh $(BUILD_DIR)
 	@scripts/test.sh $(BUILD_DIR) $(JOBS)
 
 clean:
