@@ -34,11 +34,6 @@ FOSCAR_HD constexpr FoldSite fold_site(KvSide side, QuantAxis axis) {
 FOSCAR_HD constexpr std::uint32_t position_mask(int bits, int position) {
   return (bits == 2 ? 0x03030303u : 0x0f0f0f0fu) << (bits * position);
 }
-// Keeps position `position` of every byte and all below it. Where the other operand is the same for all positions, sums over
-// such bytes differ from one position to the next by that position's own sum, and the last mask is no work at all.
-FOSCAR_HD constexpr std::uint32_t prefix_mask(int bits, int position) {
-  return (0xffu >> (8 - bits * (position + 1))) * 0x01010101u;
-}
 // What a code of that position is worth under the mask, in units of the code.
 FOSCAR_HD constexpr int position_weight(int bits, int position) { return 1 << (bits * position); }
 

@@ -36,8 +36,8 @@ ACCUMULATORS = HEAD_DIM // 16 * 4  # integers that a flush converts to FP32
 # FP32 operations on the straight path: measured 37 (20 FFMA, 13 FADD, 4 FMUL), for 4 logits. With
 # a scale per value there would be at least 2 * CODES / 2 = 128, even at two values an instruction.
 FLOAT_BUDGET = 44
-# Outside the loop, where they do no harm.
-COLD_SPILL_BUDGET = 32
+# Measured: 0. A few outside the loop would do no harm.
+COLD_SPILL_BUDGET = 16
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class Case:
         return f"6ConfigILi{self.bits}ELi{self.bits}ELi{HEAD_DIM}ELi1ELi1EE"
 
 
-# Measured with nvcc 13.0: 128.3 and 132.0. At the memory's ceiling a tile arrives every 74 clocks
+# Measured with nvcc 13.0: 155.5 and 167.5. At the memory's ceiling a tile arrives every 74 clocks
 # (INT2; INT4: 133), in which an SM's four schedulers have 296 (532) issue slots.
-CASES = [Case(2, 136), Case(4, 140)]
+CASES = [Case(2, 164), Case(4, 176)]
 
 
 def find_nvcc():
@@ -164,8 +164,8 @@ def test_no_conversion_per_code(main_loop):
     body = main_loop.loop.body
     divisions = main_loop.count(r"I2F\.(U32\.)?RP", body)
     assert divisions <= 4
-    assert main_loop.count("I2F", body) - divisions <= logits + ACCUMULATORS + 2  # and 2 exponents
-    assert main_loop.count("F2I", body) <= divisions + 1  # of an exponent
+    assert main_loop.count("I2F", body) - divisions <= logits + ACCUMULATORS
+    assert main_loop.count("F2I", body) <= divisions
 
 
 def test_operands_are_masks(main_loop):

@@ -10,23 +10,6 @@ __device__ inline std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// Makes the compiler hold x in a register; it would rather compute cheap-looking values again in every turn of a loop.
-__device__ inline void keep(int& x) { asm volatile("" : "+r"(x)); }
-
-// True in one lane of a warp that is converged here. Unlike a test of the lane's number it tells the compiler that one lane
-// runs what follows, so that it needs no loop over lanes around the instructions that take uniform registers.
-__device__ inline bool elect_one() {
-  std::uint32_t elected;
-  asm volatile(
-      "{\n"
-      ".reg .pred one;\n"
-      "elect.sync _|one, 0xffffffff;\n"
-      "selp.u32 %0, 1, 0, one;\n"
-      "}\n"
-      : "=r"(elected));
-  return elected != 0;
-}
-
 // ---- mbarrier: completion of asynchronous copies ----------------------------------------------------------------
 
 __device__ inline void mbarrier_init(std::uint32_t barrier, std::uint32_t arrivals) {
@@ -78,50 +61,6 @@ inline constexpr std::uint64_t kEvictFirst = 0x12F0000000000000ull;
 
 __device__ inline void prefetch_l2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
-}
-
-// ---- shared memory by 32-bit address: offsets fold into the instruction, and the order with the copies is kept ----
-
-__device__ inline float load_shared(std::uint32_t address) {
-  float x;
-  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(address) : "memory");
-  return x;
-}
-__device__ inline float2 load_shared2(std::uint32_t address) {
-  float2 x;
-  asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(address) : "memory");
-  return x;
-}
-__device__ inline float4 load_shared4(std::uint32_t address) {
-  float4 x;
-  asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
-               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
-               : "r"(address)
-               : "memory");
-  return x;
-}
-__device__ inline uint2 load_shared_words2(std::uint32_t address) {
-  uint2 x;
-  asm volatile("ld.shared.v2.b32 {%0,%1}, [%2];" : "=r"(x.x), "=r"(x.y) : "r"(address) : "memory");
-  return x;
-}
-__device__ inline uint4 load_shared_words4(std::uint32_t address) {
-  uint4 x;
-  asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "r"(address)
-               : "memory");
-  return x;
-}
-__device__ inline std::uint32_t load_shared_word(std::uint32_t address) {
-  std::uint32_t x;
-  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
-  return x;
-}
-__device__ inline void store_shared4(std::uint32_t address, float4 x) {
-  asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(address), "f"(x.x), "f"(x.y), "f"(x.z),
-               "f"(x.w)
-               : "memory");
 }
 
 // ---- matrix fragments -------------------------------------------------------------------------------------------

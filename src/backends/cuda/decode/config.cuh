@@ -71,8 +71,6 @@ struct StageLayout {
   int tile_offset;        // from the first tile of a half to the second, in each plane
   int half_offset;        // from the first half to the second
   int half_params_offset;
-  // Parameters are FP32, one group per side, and those of a half's 32 tokens contiguous: tiles read them where they are.
-  bool direct_params;
 
   FOSCAR_HD constexpr int block_offset(int token) const {
     return (token >> tokens_log2) * block_stride;

@@ -101,8 +101,6 @@ StageLayout stage_layout(const PageLayout& layout) {
   stage.tile_offset = stage.token_offset(kTileTokens);
   stage.half_offset = stage.token_offset(kHalfTokens);
   stage.half_params_offset = stage.params_row(kHalfTokens);
-  stage.direct_params = layout.param_dtype == DType::kF32 && layout.k.num_groups == 1 &&
-                        layout.v.num_groups == 1 && stage.tokens_per_block >= kHalfTokens;
   return stage;
 }
 
@@ -231,11 +229,6 @@ void decode(const DecodeArgs& args) {
   require_strides("q", args.q, 4);
   require_aligned("o", args.o.data, 4);
   require_strides("o", args.o, 2);
-  if (args.pool.page_stride > std::numeric_limits<std::uint32_t>::max()) {
-    throw Error(ErrorKind::kUnsupported,
-                "cache: " + std::to_string(args.pool.page_stride) +
-                    " bytes between pages, the cuda backend takes 2^32 - 1");
-  }
   const KernelEntry& kernel = find_kernel(args.shape, args.layout);
   const DecodeLaunch launch = choose_launch(kernel, args.shape, args.layout, args.device_index);
   // Steps are counted in 32 bits on the device; the tables bound them.

@@ -2,7 +2,7 @@
 //
 //   TeamShare          lengths on the device -> this team's share of the line                      work.cuh
 //   PageStream         bulk copies into a ring of stages, running ahead across row boundaries      load.cuh
-//   ParamReader        where (scale, offset) of 32 tokens are                                      params.cuh
+//   ParamReader        (scale, offset) of 32 tokens -> table                                       params.cuh
 //   Math               query operand, both products and the softmax                                query.cuh, fold.cuh
 //   epilogue           finished rows to the output, pieces merged in the block and across blocks   epilogue.cuh
 //
@@ -68,7 +68,7 @@ __device__ inline void decode_block(const DecodeKernelArgs& args) {
   std::uint8_t* free_bytes = shared_bytes + align128(static_cast<int>(sizeof(MergeState)));
   TeamRing& ring = reinterpret_cast<TeamRing*>(free_bytes)[team];
   free_bytes += align128(num_warps * static_cast<int>(sizeof(TeamRing)));
-  const std::uint32_t table = ptx::shared_address(free_bytes) + warp * C::kParamTableBytes;
+  float4* table = reinterpret_cast<float4*>(free_bytes + warp * C::kParamTableBytes);
   free_bytes += num_warps * C::kParamTableBytes;
   float* partials = reinterpret_cast<float*>(free_bytes);
   const std::uint32_t stages = ptx::shared_address(shared_bytes) +
@@ -98,13 +98,11 @@ __device__ inline void decode_block(const DecodeKernelArgs& args) {
   }
   __syncwarp();
   const FragmentOffsets fragments(args.stage);
-  const ParamReader<C> params(args, table);
-  PageStream stream(ring);
+  const ParamReader<C> params(args);
+  PageStream stream(ring, stages);
   if (issues && !share.empty) stream.open(args, share.start);
   const auto fill_stages = [&] {
-#pragma unroll 1
-    for (int i = 0; i < args.num_stages && !stream.ended; ++i)
-      stream.issue(args, num_heads, stages + i * args.stage.bytes, full + i * 8);
+    for (int i = 0; i < args.num_stages && !stream.ended; ++i) stream.issue(args, num_heads);
   };
   write_empty_requests<C>(args);
 
@@ -122,12 +120,12 @@ __device__ inline void decode_block(const DecodeKernelArgs& args) {
     const int first_row =
         (at.head - kv_head * args.row_blocks) * (args.team_warps * C::kRowsPerWarp) +
         team_warp * C::kRowsPerWarp;
-    // The first query is requested ahead of the pages: behind all that the SMs request at once it would wait for
-    // microseconds. It is converted while they are on their way.
-    RawQuery<C> raw_query;
-    raw_query.load(args, at.request, kv_head, first_row);
-    if (first_of_share) fill_stages();
-    math.begin_row(args, raw_query, partial);
+    // Where much is to come, the first query goes ahead of the pages: behind all that the SMs request at once it would
+    // wait for microseconds. Where little is, the pages may go first and arrive meanwhile.
+    const bool little = ring.line_end - at.line - at.step <= args.num_stages;
+    if (first_of_share && little) fill_stages();
+    math.begin_row(args, at.request, kv_head, first_row, partial);
+    if (first_of_share && !little) fill_stages();
     int visible[C::kColumnTiles];  // keys that the lane's row of each column tile sees
 #pragma unroll
     for (int n = 0; n < C::kColumnTiles; ++n) {
@@ -145,20 +143,24 @@ __device__ inline void decode_block(const DecodeKernelArgs& args) {
     for (int token = at.step * kStepTokens;; token += kHalfTokens) {
       const bool end_of_row = token >= end_token;
       const std::uint32_t stage_address = stages + stage * args.stage.bytes;
-      HalfView view;
+      const std::uint32_t half = stage_address + (second_half ? args.stage.half_offset : 0);
+      bool settled = false;
       if (!end_of_row) {
         if (!second_half) ptx::mbarrier_wait(full + stage * 8, parity);
-        view = {stage_address + (second_half ? args.stage.half_offset : 0),
-                params.entries(args, stage_address, second_half), token, at.kv_len - token,
-                token + kHalfTokens > masked_from};
-        math.compute_logits(args.stage, fragments, view, visible);
+        HalfView view;
+        view.first_token = token;
+        view.masked = token + kHalfTokens > masked_from;
+        view.ordinary = params.unpack(
+            args, static_cast<const std::uint8_t*>(__cvta_shared_to_generic(stage_address)),
+            second_half, at.kv_len - token, table);
+        __syncwarp();
+        settled = math.begin_half(args.stage, half, fragments, table, view, visible);
       }
-      if (end_of_row || !math.weigh(view)) {
-        math.settle(end_of_row, args.stage, fragments, view);
+      if (!settled) {
+        math.settle(end_of_row);
         if (end_of_row) break;
-        math.weigh(view);  // what settle() leaves counts
       }
-      math.add(args.stage, fragments, view);
+      math.finish_half(args.stage, half, fragments);
       __syncwarp();  // the table, and at the end of the stage its bytes, may be overwritten
 
       second_half = !second_half && token + kHalfTokens < end_token;
@@ -166,7 +168,7 @@ __device__ inline void decode_block(const DecodeKernelArgs& args) {
       if (args.team_warps > 1 && lane == 0) ptx::mbarrier_arrive(empty + stage * 8);
       if (!stream.ended) {
         if (args.team_warps > 1) ptx::mbarrier_wait(empty + stage * 8, parity);
-        stream.issue(args, num_heads, stage_address, full + stage * 8);
+        stream.issue(args, num_heads);
       }
       if (++stage == args.num_stages) stage = 0, parity ^= 1;
     }

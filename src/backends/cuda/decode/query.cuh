@@ -9,7 +9,7 @@
 
 #include <cuda_fp16.h>
 
-#include "backends/cuda/decode/half.cuh"
+#include "backends/cuda/decode/config.cuh"
 
 namespace foscar::cuda {
 
@@ -24,35 +24,6 @@ __device__ inline float2 unpack_query2(std::uint32_t word, bool is_half) {
   return {__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u)};
 }
 
-// A lane's elements of the query rows: channels 32i + 4h .. +3 and 32i + 16 + 4h .. +3 of product i.
-template <typename C>
-struct RawQuery {
-  uint2 word[C::kColumnTiles][C::kKProducts][2];
-
-  // Requests rows first_row .. first_row + kRowsPerWarp of (request, KV head); rows that do not exist read as 0.
-  __device__ void load(const DecodeKernelArgs& args, int request, int kv_head, int first_row) {
-    const int gqa = args.shape.gqa_group_size();
-#pragma unroll
-    for (int n = 0; n < C::kColumnTiles; ++n) {
-      const int row = first_row + n * kRowsPerColumnTile + lane_g() / 2;
-      const int token = row / gqa;
-      const std::uint16_t* q = static_cast<const std::uint16_t*>(args.q.data) +
-                               request * args.q.batch_stride + token * args.q.token_stride +
-                               (kv_head * gqa + row - token * gqa) * args.q.head_stride +
-                               4 * lane_h();
-#pragma unroll
-      for (int i = 0; i < C::kKProducts; ++i) {
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          word[n][i][j] = {0, 0};
-          if (row < args.num_rows)
-            word[n][i][j] = __ldg(reinterpret_cast<const uint2*>(q + 32 * i + 16 * j));
-        }
-      }
-    }
-  }
-};
-
 template <typename C>
 struct QueryOperand {
   std::uint32_t b[C::kColumnTiles][C::kKProducts][2];
@@ -61,16 +32,40 @@ struct QueryOperand {
             [C::kGroups];  // logit * log2(e) per unit of 16 * integer sum; not negative
   float sum[C::kColumnTiles][C::kGroups];  // 16 * sum of the integers over the group's channels
 
-  __device__ void convert(const DecodeKernelArgs& args, const RawQuery<C>& raw) {
+  // Loads rows first_row .. first_row + kRowsPerWarp of (request, KV head); rows that do not exist read as 0.
+  __device__ void load(const DecodeKernelArgs& args, int request, int kv_head, int first_row) {
+    const int column = static_cast<int>(threadIdx.x) % 32 / 4;
+    const int h = static_cast<int>(threadIdx.x) % 4;
+    const int gqa = args.shape.gqa_group_size();
+    uint2 raw[C::kColumnTiles][C::kKProducts]
+             [2];  // this lane's channels: 32i + 4h .. +3 and 32i + 16 + 4h .. +3
 #pragma unroll
-    for (int n = 0; n < C::kColumnTiles; ++n) convert_tile(args, raw.word[n], n);
+    for (int n = 0; n < C::kColumnTiles; ++n) {
+      const int row = first_row + n * kRowsPerColumnTile + column / 2;
+      const int token = row / gqa;
+      const std::uint16_t* q = static_cast<const std::uint16_t*>(args.q.data) +
+                               request * args.q.batch_stride + token * args.q.token_stride +
+                               (kv_head * gqa + row - token * gqa) * args.q.head_stride + 4 * h;
+#pragma unroll
+      for (int i = 0; i < C::kKProducts; ++i) {
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          raw[n][i][j] = {0, 0};
+          if (row < args.num_rows)
+            raw[n][i][j] = __ldg(reinterpret_cast<const uint2*>(q + 32 * i + 16 * j));
+        }
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < C::kColumnTiles; ++n) convert_tile(args, raw[n], n);
   }
 
  private:
   __device__ void convert_tile(const DecodeKernelArgs& args, const uint2 (&raw)[C::kKProducts][2],
                                int n) {
-    const int column = lane_g();  // of operand B: row column / 2, high byte if even
-    const int h = lane_h();
+    const int column =
+        static_cast<int>(threadIdx.x) % 32 / 4;  // of operand B: row column / 2, high byte if even
+    const int h = static_cast<int>(threadIdx.x) % 4;
     const bool is_half = args.q.dtype == DType::kF16;
 
     const bool high = column % 2 == 0;
