@@ -11,6 +11,7 @@
 #include "foscar/format/packing.h"
 #include "foscar/layout/page_layout.h"
 #include "foscar/layout/paged_kv.h"
+#include "foscar/pages.h"
 #include "foscar/rotation.h"
 #include "foscar/tensor.h"
 

@@ -11,6 +11,7 @@
 #include "foscar/decode.h"
 #include "foscar/layout/page_layout.h"
 #include "foscar/layout/paged_kv.h"
+#include "foscar/pages.h"
 
 namespace foscar {
 
@@ -166,6 +167,19 @@ struct RotateArgs {
   int device_index;
 };
 
+// Page ids are checked; the rows of one page are its KV heads' blocks.
+struct CopyPagesArgs {
+  PoolView from;
+  PoolView to;
+  bool from_cuda;  // else host memory
+  bool to_cuda;
+  std::span<const PageCopy> copies;
+  int num_kv_heads;
+  int page_head_bytes;
+  void* stream;
+  int device_index;
+};
+
 struct Backend {
   std::string_view name;
   DeviceType device;
@@ -182,6 +196,8 @@ struct Backend {
   std::int64_t (*decode_workspace_bytes)(const DecodeShape& shape, int device_index);
   // Null where the backend does not offer it.
   void (*rotate_rows)(const RotateArgs&) = nullptr;
+  // CUDA backends only: host memory needs no backend.
+  void (*copy_pages)(const CopyPagesArgs&) = nullptr;
 };
 
 // One per backend folder; each returns a constant table, best variant first.

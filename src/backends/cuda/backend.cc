@@ -10,6 +10,7 @@
 #include "backends/cuda/dequantize/dequantize.h"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/merge/merge.h"
+#include "backends/cuda/pages/pages.h"
 #include "dispatch/backend.h"
 #include "foscar/error.h"
 
@@ -72,7 +73,8 @@ std::span<const Backend> cuda_backends() {
        .quantize_append = cuda::quantize_append,
        .dequantize = cuda::dequantize,
        .merge_states = cuda::merge_states,
-       .decode_workspace_bytes = cuda::decode_workspace_bytes},
+       .decode_workspace_bytes = cuda::decode_workspace_bytes,
+       .copy_pages = cuda::copy_pages},
   };
   return kBackends;
 }
